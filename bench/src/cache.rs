@@ -1,5 +1,5 @@
-//! A file out of the kernel's page cache: by advice, which no other program on the machine feels and
-//! which needs no rights, and then looked at, because the kernel may leave it unheeded.
+//! Drops a file from the kernel's page cache. The advice to the kernel affects no other program on
+//! the machine and needs no special rights. The kernel may ignore it, so the result is checked.
 
 use std::fs::File;
 use std::io;
@@ -14,9 +14,9 @@ use rustix::io::{preadv2, Errno, ReadWriteFlags};
 /// Drops a file from the page cache.
 pub fn drop_file(path: &Path) -> Result<()> {
     let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    // Only pages that are on the disk already can go.
+    // The kernel drops only pages that are on disk already.
     file.sync_all()?;
-    // Another processor may hold on to a page for a moment, and to look may bring one back.
+    // Another processor may hold on to a page for a moment, and the check may bring a page back.
     let last = file.metadata()?.len().saturating_sub(1);
     let mut dropped = false;
     for _ in 0..20 {
@@ -28,7 +28,7 @@ pub fn drop_file(path: &Path) -> Result<()> {
         thread::sleep(Duration::from_millis(20));
     }
     ensure!(dropped, "the page cache cannot be dropped here: {} is still in it", path.display());
-    // What the look has brought goes again.
+    // Drop the pages that the check has brought back.
     fadvise(&file, 0, None, Advice::DontNeed)?;
     Ok(())
 }
@@ -56,7 +56,7 @@ mod tests {
         let file = File::open(&path).unwrap();
         assert!(cached(&file, 0).unwrap(), "what was just written is in the cache");
         match drop_file(&path) {
-            // The last byte: the first ones are read ahead once they are looked at.
+            // Check the last byte: a read of the first ones makes the kernel read ahead.
             Ok(()) => assert!(!cached(&file, (8 << 20) - 1).unwrap()),
             Err(e) => assert!(format!("{e:#}").contains("cannot be dropped here"), "{e:#}"),
         }

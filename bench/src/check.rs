@@ -1,4 +1,5 @@
-//! Is the answer right? Nothing is timed here, and no time is kept before this has passed.
+//! Checks that a loaded table is right. Nothing is timed here. A time is kept only after these
+//! checks have passed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,8 +14,9 @@ use crate::psql::Psql;
 use crate::result::Answer;
 use crate::server::USER;
 
-/// Checks a loaded table: count, checksum and every index; thoroughly, also that each index
-/// has every row, and the questions' answers. Nothing is timed any more: all of it at once.
+/// Checks a loaded table: the count, the checksum and every index. A thorough check also covers
+/// that each index has every row, and the answers to the questions. Nothing is timed any more, so
+/// all checks run at once.
 pub fn table(
     psql: &Psql,
     case: Case<'_>,
@@ -39,12 +41,12 @@ pub fn table(
     })
 }
 
-/// What a thread of ours came to; its panic goes on here.
+/// The result of a scoped thread. A panic in the thread continues here.
 fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Does the same with each of them, all at once, each in a session of its own.
+/// Calls `one` for every item at the same time. Each call has its own session.
 fn at_once<T: Sync, R: Send>(all: &[T], one: impl Fn(&T) -> Result<R> + Sync) -> Result<Vec<R>> {
     thread::scope(|scope| {
         let threads: Vec<_> = all.iter().map(|item| scope.spawn(|| one(item))).collect();
@@ -52,8 +54,8 @@ fn at_once<T: Sync, R: Send>(all: &[T], one: impl Fn(&T) -> Result<R> + Sync) ->
     })
 }
 
-/// The name of a question, and the fingerprint of its answer. Nobody waits for it with a clock:
-/// it may group in memory.
+/// The name of a question, and the fingerprint of its answer. The query is not timed, so it may
+/// group in memory.
 fn ask(psql: &Psql, question: &Question) -> Result<(String, String)> {
     let rows = psql.query(&format!("SET work_mem = '512MB'; {}", question.sql), USER)?;
     let mut lines: Vec<&str> = rows.lines().collect();
@@ -75,7 +77,7 @@ pub fn csv(path: &Path, case: Case<'_>) -> Result<Answer> {
     })
 }
 
-/// Count and checksum of the method's table as it is now.
+/// Count and checksum of the method's table in its present state.
 pub fn checksum(psql: &Psql, case: Case<'_>) -> Result<Checksum> {
     let expressions = if case.method.text {
         case.data.names().into_iter().map(str::to_owned).collect()
@@ -86,7 +88,8 @@ pub fn checksum(psql: &Psql, case: Case<'_>) -> Result<Checksum> {
     Checksum::parse(&psql.query(&sql, USER)?).context("checksum of the table")
 }
 
-/// A crash empties an unlogged table, whatever its method says: also where none is tried.
+/// Checks that only a method with the durability `whole-table` has an unlogged table, which a crash
+/// empties. This check also runs when the suite has no crash.
 fn persistence(psql: &Psql, case: Case<'_>) -> Result<()> {
     let (table, claimed) = (&case.method.table, case.method.durability);
     let sql = format!("SELECT relpersistence FROM pg_class WHERE oid = '{table}'::regclass");
@@ -99,7 +102,7 @@ fn persistence(psql: &Psql, case: Case<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a checksum is the one the source file demands.
+/// Whether a checksum is the expected one of the source file.
 pub fn matches(case: Case<'_>, found: Checksum) -> bool {
     let due = expected(case);
     found == due || (!case.method.values_kept && found.rows == due.rows)
@@ -131,12 +134,12 @@ struct Index {
     method: String,
     /// Its first column.
     key: String,
-    /// Its columns, where no two rows may have the same values in all of them.
+    /// Its columns, if no two rows may have the same values in all of them.
     unique: Option<String>,
 }
 
-/// Checks that the table has the indexes it should have, each valid; thoroughly, that each
-/// holds every row. How each was checked, by name.
+/// Checks that the table has the expected indexes and that each is valid. A thorough check also
+/// covers that each index holds every row. Returns how each index was checked, by name.
 fn indexes(psql: &Psql, case: Case<'_>, thorough: bool) -> Result<Vec<(String, String)>> {
     let table = &case.method.table;
     let sql = format!(
@@ -165,7 +168,7 @@ fn indexes(psql: &Psql, case: Case<'_>, thorough: bool) -> Result<Vec<(String, S
     })
 }
 
-/// Checks one index by the best means that the server has, and says by which.
+/// Checks one index by the best method that the server has. Returns the name of that method.
 fn check_index(
     psql: &Psql,
     case: Case<'_>,
@@ -177,7 +180,7 @@ fn check_index(
         unique_rows(psql, &case.method.table, columns)?;
     }
     let how = if amcheck && method == "btree" {
-        // Of a partitioned index, those that its partitions have.
+        // For a partitioned index, check the indexes of its partitions.
         let sql = format!(
             "SELECT bt_index_check(c.oid, heapallindexed => {thorough}) FROM pg_class c WHERE c.relkind = 'i' AND \
              (c.oid = '{name}'::regclass OR c.oid IN (SELECT relid FROM pg_partition_tree('{name}')))"
@@ -203,7 +206,8 @@ fn check_index(
     Ok(how.to_owned())
 }
 
-/// Reads the table, not the index: amcheck takes a unique index for sound that has a key twice.
+/// Checks that no key occurs twice. It reads the table, not the index: amcheck accepts a unique
+/// index that has a key twice.
 fn unique_rows(psql: &Psql, table: &str, columns: &str) -> Result<()> {
     let twice = psql.query(
         &format!(
@@ -217,7 +221,8 @@ fn unique_rows(psql: &Psql, table: &str, columns: &str) -> Result<()> {
     Ok(())
 }
 
-/// Without amcheck: reads the table through the index and counts rows and disorder.
+/// Checks an index without amcheck: reads the table through the index and counts the rows and those
+/// out of order.
 fn walk(psql: &Psql, table: &str, index: &str, key: &str, rows: u64) -> Result<()> {
     let only = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off;";
     let sql = format!(

@@ -1,10 +1,10 @@
-//! The order-independent answer of a table: how many rows, and the sum of a
-//! 64-bit hash of each row's text form.
+//! The order-independent checksum of a table: the number of rows, and the sum of a 64-bit hash of
+//! each row's text form.
 //!
-//! The server computes it with [`server_sql`]; this module computes the same
-//! number from a CSV file by its own reader and its own hash, so that neither
-//! side can excuse the other. A dropped row, a doubled row and an altered
-//! value each change it; the order of the rows does not.
+//! The server computes it with [`server_sql`]. This module computes the same number from a CSV
+//! file, with its own reader and its own hash, so that an error on one side does not hide an error
+//! on the other. A lost row, a doubled row and an altered value each change it. The order of the
+//! rows does not.
 
 use std::fmt;
 use std::fs::File;
@@ -76,8 +76,8 @@ pub fn server_sql(relation: &str, expressions: &[String]) -> String {
     )
 }
 
-/// The checksum of a headerless CSV file, every field taken as its text (an
-/// unquoted empty field is NULL, as COPY has it).
+/// The checksum of a CSV file without a header. Every field is taken as its text. An unquoted empty
+/// field is NULL, as in COPY.
 pub fn of_csv(path: &Path, columns: usize) -> Result<Checksum> {
     let mut file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let mut reader = CsvRows::new(columns);
@@ -91,7 +91,7 @@ pub fn of_csv(path: &Path, columns: usize) -> Result<Checksum> {
     }
 }
 
-/// Where the reader stands within a field.
+/// The position of the reader within a field.
 #[derive(Clone, Copy, PartialEq)]
 enum At {
     Start,
@@ -100,7 +100,7 @@ enum At {
     QuoteSeen,
 }
 
-/// A plain CSV reader, one byte at a time, that hashes each record it ends.
+/// A plain CSV reader that takes one byte at a time and hashes each complete record.
 struct CsvRows {
     columns: usize,
     at: At,
@@ -221,7 +221,7 @@ pub fn hash_bytes_extended(key: &[u8]) -> u64 {
         mix(&mut state);
     }
     for (i, &byte) in chunks.remainder().iter().enumerate() {
-        // The lowest byte of the third word stands for the length and is left alone.
+        // The lowest byte of the third word is reserved for the length and is left alone.
         let place = if i < 8 { i } else { i + 1 };
         state[place / 4] = state[place / 4].wrapping_add(u32::from(byte) << (8 * (place % 4)));
     }

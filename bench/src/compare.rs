@@ -1,4 +1,4 @@
-//! Two runs side by side, so that a regression in speed is seen before it lands.
+//! Compares two runs, so that a regression in speed is seen before it lands.
 
 use std::path::Path;
 
@@ -20,10 +20,10 @@ pub struct Comparison {
     pub worse: usize,
 }
 
-/// Compares run B with run A. A method is worse when its time in B is more than
-/// `1 + tolerance` of that in A; with `relative`, when its ratio to its counterpart
-/// in the same run is (which a machine that drifts, or another one, does not touch); then a method
-/// without one is not judged.
+/// Compares run B with run A. A method is worse when its time in B is more than `1 + tolerance`
+/// times that in A. With `relative`, the ratio of a method to its counterpart in the same run is
+/// compared instead. A slower machine, or a machine that drifts, does not change that ratio. A
+/// method without a counterpart is then not compared.
 pub fn runs(a: &Path, b: &Path, tolerance: f64, relative: bool) -> Result<Comparison> {
     let (old, new) = (read(a)?, read(b)?);
     let mut found = Comparison::default();
@@ -52,7 +52,7 @@ fn read(path: &Path) -> Result<Vec<SuiteResult>> {
     }
 }
 
-/// Says what else than the method differs between the two.
+/// Adds a line for each circumstance that differs between the two runs.
 fn circumstances(a: &SuiteResult, b: &SuiteResult, lines: &mut Vec<String>) {
     let (x, y) = (&a.environment, &b.environment);
     let facts = [

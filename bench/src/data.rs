@@ -1,4 +1,4 @@
-//! The inputs of a suite: made once, checked once, shared by all its methods.
+//! The inputs of a suite. Each is made and checked once, and all methods share it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -43,7 +43,7 @@ impl Dataset {
 pub struct Workshop<'a> {
     /// The server's programs.
     pub binaries: &'a Binaries,
-    /// The folder of everything made.
+    /// The folder for all files of a run.
     pub work: &'a Path,
     /// An initialised cluster.
     pub template: &'a Path,
@@ -56,7 +56,7 @@ pub struct Workshop<'a> {
 }
 
 impl Workshop<'_> {
-    /// Makes an input of so many rows, with the named derived files and shares.
+    /// Makes an input of `rows` rows, with the named derived files and shares.
     pub fn make(&self, data: &Data, rows: u64, derived: &[&str], lanes: &[u32]) -> Result<Dataset> {
         let dir = self.work.join(format!("data-{}-{rows}", data.name));
         server::remove_dir(&dir)?;
@@ -116,8 +116,8 @@ impl Workshop<'_> {
     }
 }
 
-/// Writes the files of a folder out to the disk: else the kernel would do so during the first
-/// timed runs, and whichever method comes first would look slower than it is.
+/// Writes the files of a folder out to disk. Otherwise the kernel would do so during the first
+/// timed runs, and the method that comes first would look slower than it is.
 fn sync_all(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir)? {
         File::open(entry?.path())?.sync_all()?;
@@ -127,10 +127,10 @@ fn sync_all(dir: &Path) -> Result<()> {
 
 /// The checksum that a typed table of this file must have.
 ///
-/// A canonical file is its own answer. For another, the server's text of each
-/// value differs from the file's: then a landing table of text must first have
-/// the file's own checksum, and its columns, cast one by one, give the answer.
-/// The table `source`, loaded by stock COPY, must agree.
+/// For a canonical file, it is the checksum of the file itself. For any other file, the server's
+/// text of a value differs from the file's. Then the file is first loaded into a landing table of
+/// text columns, which must have the file's own checksum. Its columns, cast one by one, give the
+/// answer. The table `source`, loaded by stock COPY, must have the same checksum.
 fn expected(
     data: &Data,
     csv: &Path,
@@ -173,8 +173,8 @@ fn cast_sql(data: &Data) -> String {
     checksum::server_sql(&cast, &data.expressions())
 }
 
-/// Cuts a CSV file into shares of about equal size at record ends: a newline
-/// ends a record when an even number of quotes stands before it.
+/// Cuts a CSV file into shares of about equal size at record ends. A newline ends a record if the
+/// number of quotes before it is even.
 fn split(csv: &Path, shares: u32) -> Result<Vec<PathBuf>> {
     let total = fs::metadata(csv)?.len();
     let path = |i: u32| csv.with_file_name(format!("part-{shares}-{i}.csv"));

@@ -1,5 +1,5 @@
-//! A suite as its TOML file defines it: the data, the server's settings, the
-//! methods and what is published about each.
+//! A suite as its TOML file defines it: the data, the server's settings, the methods and the
+//! published figures of each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,36 +24,36 @@ pub struct Suite {
     /// What is left out of the published comparison, and why.
     #[serde(default)]
     pub left_out: Option<String>,
-    /// The published table that stands beside ours.
+    /// The published table that is shown beside ours.
     #[serde(default)]
     pub published: Option<Published>,
     /// Row counts by profile; several make a scaling curve.
     pub rows: Profile<Vec<u64>>,
     /// Runs of each method by profile.
     pub runs: Profile<u32>,
-    /// Row counts from here on are run once, however often smaller ones are.
+    /// From this row count on, each method is run once, whatever `runs` says.
     #[serde(default)]
     pub once_from: Option<u64>,
-    /// Whether source files lie in the page cache before a run.
+    /// Whether source files are in the page cache before a run.
     pub page_cache: PageCache,
-    /// Whether the server is killed after each method's last run, to see what is left.
+    /// Whether the server is killed after each method's last run, to see which rows are left.
     #[serde(default)]
     pub crash: bool,
-    /// Whether each set-up is made once: a run begins with a copy of the folder that it left, by a
-    /// server that was started on it.
+    /// Whether each set-up is made only once. Each run then starts a server on a copy of the folder
+    /// that the set-up left.
     #[serde(default)]
     pub keep_setups: bool,
-    /// The server's settings, over initdb's.
+    /// Settings of the server. They override those of initdb.
     pub settings: BTreeMap<String, String>,
-    /// Text that methods share, put in by `{name}`.
+    /// Text that methods share. `{name}` inserts it.
     #[serde(default)]
     pub snippets: BTreeMap<String, String>,
-    /// The inputs; a method that names none takes the first.
+    /// The inputs. A method that names none uses the first.
     pub data: Vec<Data>,
     /// Queries whose answers must agree on every method's table.
     #[serde(default)]
     pub question: Vec<Question>,
-    /// What is asked of the figures.
+    /// The figures that the suite must reach.
     #[serde(default)]
     pub demand: Vec<Demand>,
     /// The methods, in the order of the report.
@@ -110,10 +110,10 @@ impl PageCache {
 pub struct Data {
     /// Name, for methods to refer to.
     pub name: String,
-    /// The suite that describes the data of this name; rows and seed are given here.
+    /// The suite that describes the data of this name. Rows and seed are given here.
     #[serde(default)]
     pub from: Option<String>,
-    /// Rows by profile, where they are not the suite's.
+    /// Rows by profile, where they differ from the suite's.
     #[serde(default)]
     pub rows: Option<Profile<u64>>,
     /// Added to the seed, so that two inputs of one kind differ.
@@ -125,17 +125,17 @@ pub struct Data {
     /// Or a query whose result is the input; `{rows}` is the row count.
     #[serde(default)]
     pub sql: Option<String>,
-    /// Or a file that is there already.
+    /// Or a file that exists already.
     #[serde(default)]
     pub file: Option<String>,
     /// The columns of the file, in order: `name type`.
     #[serde(default)]
     pub columns: Vec<String>,
-    /// True when the server's text of each value is the file's own, so that
-    /// the expected answer needs no cast by a server.
+    /// True if the server's text of each value equals the file's text. The expected answer then
+    /// needs no cast by a server.
     #[serde(default)]
     pub canonical: bool,
-    /// For columns whose output differs from the file's text: the expression to check.
+    /// The expression to check, for columns whose output differs from the file's text.
     #[serde(default)]
     pub check: BTreeMap<String, String>,
     /// Further files that a server makes from the table `source`, by name.
@@ -156,7 +156,7 @@ impl Data {
     }
 }
 
-/// A query asked of every loaded table.
+/// A query that runs on every loaded table.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
@@ -166,24 +166,24 @@ pub struct Question {
     pub sql: String,
 }
 
-/// What a crash right after the command has returned would lose.
+/// What is lost if the server crashes right after the command has returned.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Durability {
-    /// Nothing: WAL or data files are synced, replicas and archives follow.
+    /// Nothing. WAL or data files are synced; replicas and archives get the rows.
     Kept,
-    /// Nothing on this server; a standby or a point-in-time recovery has not got the rows.
+    /// Nothing on this server. A standby or a point-in-time recovery does not get the rows.
     LocalOnly,
     /// The commits of the last moments (`synchronous_commit = off`).
     LastCommits,
     /// The whole table: it is unlogged.
     WholeTable,
-    /// It is not PostgreSQL: another program's own promise.
+    /// It is not PostgreSQL: another program's own guarantees.
     Foreign,
 }
 
 impl Durability {
-    /// Whether it promises all that another does.
+    /// Whether it guarantees at least as much as another.
     pub fn covers(self, other: Self) -> bool {
         self == other
             || self == Self::Kept
@@ -209,14 +209,14 @@ impl Durability {
 pub struct MethodDefinition {
     /// Name, unique in the suite.
     pub name: String,
-    /// What the report calls it.
+    /// Its title in the report.
     pub title: String,
-    /// Whose it is: `stock`, `pgsluice` or `rival`.
+    /// Who provides it: `stock`, `pgsluice` or `rival`.
     pub by: By,
-    /// The method it is compared with; none compares it with nothing.
+    /// The method it is compared with, if any.
     #[serde(default)]
     pub against: Option<String>,
-    /// What a crash right after it would lose.
+    /// What is lost if the server crashes right after it.
     pub durability: Durability,
     /// What else it gives up: atomicity, order, checks, types.
     #[serde(default)]
@@ -224,90 +224,92 @@ pub struct MethodDefinition {
     /// The published seconds.
     #[serde(default)]
     pub published_seconds: Option<f64>,
-    /// The published rows per second, where seconds are of another row count.
+    /// The published rows per second, where the published seconds are for another row count.
     #[serde(default)]
     pub published_rows_per_second: Option<f64>,
-    /// What is published instead of a time: a factor, a range.
+    /// A published factor or range, where no time is published.
     #[serde(default)]
     pub published_note: Option<String>,
-    /// What must be there: a program, `extension:NAME`, `setting:NAME`, `icu`, `python:MODULE`, or
-    /// `example:NAME`, built beside the loader.
+    /// What must be available: a program, `extension:NAME`, `setting:NAME`, `icu`, `python:MODULE`,
+    /// or `example:NAME`, built beside the loader.
     #[serde(default)]
     pub needs: Vec<String>,
     /// The input, by name.
     #[serde(default)]
     pub data: Option<String>,
-    /// Data that the setup has put into the table before, from `{base}`.
+    /// Data that the setup loads into the table beforehand, from `{base}`.
     #[serde(default)]
     pub base: Option<String>,
-    /// Loads a stated sample of this many rows instead of all.
+    /// Loads a sample of this many rows instead of all. The report says so.
     #[serde(default)]
     pub sample_rows: Option<u64>,
-    /// A slow method: run once, in the first round, however often the others are.
+    /// A slow method: it runs once, in the first round, however often the others run.
     #[serde(default)]
     pub once: bool,
-    /// Settings of the server over the suite's.
+    /// Settings of the server. They override the suite's.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
-    /// Connections of `each_lane` steps; the runner's `--lanes` where absent.
+    /// Connections of `each_lane` steps. The default is the runner's `--lanes`.
     #[serde(default)]
     pub lanes: Option<u32>,
-    /// Options of CREATE DATABASE, where the cluster's own locale will not do.
+    /// Options of CREATE DATABASE, for methods that need another locale than the cluster's.
     #[serde(default)]
     pub database: Option<String>,
-    /// SQL before the clock starts.
+    /// SQL that runs before the clock starts.
     #[serde(default)]
     pub setup: String,
-    /// What is timed.
+    /// The timed steps.
     pub step: Vec<MethodStep>,
-    /// The relation that is checked.
+    /// The relation to check.
     #[serde(default)]
     pub table: String,
-    /// The table holds the file's text, not typed values (a landing table).
+    /// True if the table holds the file's text, not typed values (a landing table).
     #[serde(default)]
     pub text: bool,
-    /// Indexes that must be there and valid, no other.
+    /// Indexes that must exist and be valid. There must be no others.
     #[serde(default)]
     pub indexes: Vec<String>,
     /// How many times the file is in the table.
     #[serde(default = "one")]
     pub copies: u32,
-    /// A program that writes the loaded rows as CSV to `{answer}`, where no server holds them.
+    /// A program that writes the loaded rows as CSV to `{answer}`, for methods without a server.
     #[serde(default)]
     pub answer: Option<Vec<String>>,
-    /// A program that loads nothing and checks its own answer: only the figures it tells count.
+    /// True for a program that loads nothing and checks its own answer. Only the figures that it
+    /// reports count.
     #[serde(default)]
     pub self_checked: bool,
-    /// False where the values are changed on purpose (a trigger): then only the count is checked.
+    /// False if the values are changed on purpose (a trigger). Then only the count is checked.
     #[serde(default = "yes")]
     pub values_kept: bool,
 }
 
-/// Whose method it is.
+/// Who provides a method.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum By {
-    /// PostgreSQL's own means.
+    /// PostgreSQL itself.
     Stock,
-    /// This project's.
+    /// This project.
     Pgsluice,
-    /// Another project's.
+    /// Another project.
     Rival,
 }
 
-/// One timed step; exactly one of `sql`, `each_lane` and `run` is given.
+/// One timed step. Exactly one of `sql`, `each_lane`, `at_once` and `run` is given.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct MethodStep {
-    /// Name of the phase it counts towards.
+    /// Name of the phase to which its time is added.
     pub phase: String,
-    /// SQL for psql; neighbouring SQL steps share one session.
+    /// SQL for psql. Adjacent SQL steps share one session.
     #[serde(default)]
     pub sql: Option<String>,
-    /// SQL for as many psql at once as there are lanes; `{part}` is the lane's share of the CSV.
+    /// SQL that one psql for each lane runs at the same time. `{part}` is the lane's share of the
+    /// CSV.
     #[serde(default)]
     pub each_lane: Option<String>,
-    /// Or a list of statements, all run at once by as many psql.
+    /// Or a list of statements. One psql for each runs them all at the same time.
     #[serde(default)]
     pub at_once: Option<Vec<String>>,
     /// A program and its arguments.
@@ -339,7 +341,7 @@ impl Suite {
         Ok(suite)
     }
 
-    /// The file as it stands, and its path.
+    /// The definition exactly as in its file, and the path of that file.
     fn parse(dir: &Path, name: &str) -> Result<(Self, PathBuf)> {
         let path = dir.join(format!("{name}.toml"));
         let text = fs::read_to_string(&path)
@@ -368,7 +370,7 @@ impl Suite {
         method.data.as_ref().map_or(&self.data[0], |name| self.data_named(name))
     }
 
-    /// The input that a method's setup puts into the table before.
+    /// The input that a method's setup loads into the table beforehand.
     pub fn base_of(&self, method: &MethodDefinition) -> Option<&Data> {
         method.base.as_ref().map(|name| self.data_named(name))
     }
@@ -449,7 +451,7 @@ impl MethodDefinition {
         self.texts().any(|text| template::variables(text).any(|v| v == variable))
     }
 
-    /// How often it is run where others are run so often.
+    /// How many times it runs, where other methods run `others` times.
     pub fn runs(&self, others: u32) -> u32 {
         if self.once {
             others.min(1)
@@ -458,7 +460,7 @@ impl MethodDefinition {
         }
     }
 
-    /// Whether a PostgreSQL server takes part.
+    /// Whether the method uses a PostgreSQL server.
     pub fn has_server(&self) -> bool {
         !self.table.is_empty()
     }

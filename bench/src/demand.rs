@@ -1,4 +1,4 @@
-//! What is asked of a suite's figures, and whether they reach it: computed from the runs alone.
+//! The figures that a suite must reach, and whether it does. They are computed from the runs alone.
 
 use anyhow::{ensure, Result};
 use serde::{Deserialize, Serialize};
@@ -12,24 +12,24 @@ use crate::result::{MedianRange, MethodResult, MethodStatus, Run, SuiteResult};
 pub struct Demand {
     /// The work, in words.
     pub work: String,
-    /// The method that is to reach it.
+    /// The method that must reach it.
     pub method: String,
     /// The method it is compared with.
     #[serde(default)]
     pub against: Option<String>,
-    /// What is looked at.
+    /// The kind of figure.
     pub kind: DemandKind,
-    /// Name of the figure, where the kind is one that the method tells itself.
+    /// Name of the figure, if it is one that the method itself reports.
     #[serde(default)]
     pub figure: Option<String>,
-    /// What must be reached.
+    /// The required figure.
     pub must: f64,
-    /// What is aimed at.
+    /// The figure aimed at.
     #[serde(default)]
     pub goal: Option<f64>,
 }
 
-/// What a demand looks at. Figures of two methods are taken round by round.
+/// The kind of a demand. Figures of two methods are compared round by round.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum DemandKind {
@@ -51,14 +51,14 @@ pub enum DemandKind {
     ServerCpuRatio,
     /// Rows for each CPU second of the client, at least.
     RowsPerClientCpuSecond,
-    /// The power of rows by which the method's time grows over all row counts, at most.
+    /// The exponent of rows by which the method's time grows over all row counts, at most.
     TimeExponent,
-    /// A figure that the method tells, at least.
+    /// A figure that the method reports, at least.
     Figure,
 }
 
 impl Demand {
-    /// A demand names what its kind needs, and nothing else.
+    /// Checks that a demand names exactly the fields that its kind needs.
     pub fn validate(&self) -> Result<()> {
         let pairs = matches!(
             self.kind,
@@ -77,7 +77,7 @@ impl Demand {
         Ok(())
     }
 
-    /// Whether a value is as good as a limit.
+    /// Whether a value is at least as good as a limit.
     fn meets(&self, value: f64, limit: f64) -> bool {
         match self.kind {
             DemandKind::TimeRatio
@@ -90,7 +90,7 @@ impl Demand {
         }
     }
 
-    /// A value in the words of the tables.
+    /// A value as the tables show it.
     pub fn written(&self, value: f64) -> String {
         match self.kind {
             DemandKind::Speedup => format!("{value:.2}x"),
@@ -106,13 +106,13 @@ impl Demand {
         }
     }
 
-    /// A limit in the words of the tables: `≥ 3.5x`.
+    /// A limit as the tables show it: `≥ 3.5x`.
     fn limit(&self, value: f64) -> String {
         let sign = if self.meets(value - 1.0, value) { "≤" } else { "≥" };
         format!("{sign} {}", self.written(value))
     }
 
-    /// What the kind is called in the tables.
+    /// The name of the kind in the tables.
     pub fn what(&self) -> &str {
         match self.kind {
             DemandKind::Speedup => "times as fast as",
@@ -130,7 +130,7 @@ impl Demand {
     }
 }
 
-/// A demand with what the runs say about it.
+/// A demand with its result in the runs.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Judged {
     /// The demand.
@@ -138,18 +138,18 @@ pub struct Judged {
     pub demand: Demand,
     /// Rows that the method loaded.
     pub rows: u64,
-    /// What was reached; none where a method has no figure.
+    /// The figure reached; `None` if a method has no figure.
     pub reached: Option<MedianRange>,
-    /// Whether the median is as good as `must`.
+    /// Whether the median is at least as good as `must`.
     pub must_met: Option<bool>,
-    /// Whether it is as good as `goal`.
+    /// Whether it is at least as good as `goal`.
     pub goal_met: Option<bool>,
-    /// False where the two methods promise different things after a crash.
+    /// False if the two methods guarantee different things after a crash.
     pub same_durability: bool,
 }
 
 impl Judged {
-    /// A demand on a result: at the largest row count.
+    /// Computes a demand from a result, at the largest row count.
     pub fn new(demand: Demand, result: &SuiteResult) -> Self {
         let of_rows = result.parameters.rows.iter().copied().max().unwrap_or_default();
         let method = result.method(&demand.method, of_rows);
@@ -170,7 +170,7 @@ impl Judged {
         }
     }
 
-    /// `4.21x (4.10x to 4.30x)`, marked where durability is unlike; a dash without a figure.
+    /// `4.21x (4.10x to 4.30x)`, with a mark if the durability differs; a dash without a figure.
     pub fn reached(&self) -> String {
         let Some(MedianRange { median, min, max }) = self.reached else { return "–".to_owned() };
         let write = |v| self.demand.written(v);
@@ -193,7 +193,7 @@ impl Judged {
     }
 }
 
-/// The figure in each run, or each pair of runs of the same round.
+/// The figure in each run, or for each pair of runs of the same round.
 fn reached(
     demand: &Demand,
     method: &MethodResult,
@@ -227,18 +227,18 @@ fn reached(
     MedianRange::of(method.runs.iter().filter_map(figure).collect())
 }
 
-/// The exponent fitted through all row counts; none where the method has no time at the largest.
+/// The exponent fitted through all row counts; `None` if the method has no time at the largest.
 fn exponent(result: &SuiteResult, largest: &MethodResult) -> Option<MedianRange> {
     largest.seconds?;
     let growth = result.growth.iter().find(|g| g.method == largest.name)?;
     MedianRange::of(vec![growth.time_exponent])
 }
 
-/// The heads of the columns of [`rows`].
+/// The headings of the columns of [`rows`].
 pub const HEADS: [&str; 7] =
     ["work", "rows", "what", "reached, median (min to max)", "must", "goal", "gives up"];
 
-/// The demands of a suite in the words of every table.
+/// The demands of a suite, as rows of any table.
 pub fn rows(result: &SuiteResult) -> Vec<[String; 7]> {
     let largest = result.parameters.rows.iter().copied().max().unwrap_or_default();
     let row = |judged: &Judged| {

@@ -1,4 +1,4 @@
-//! The machine and the versions that a figure belongs to.
+//! The machine and the versions that a figure is from.
 
 use std::fs;
 use std::path::Path;
@@ -23,9 +23,10 @@ pub struct Environment {
     pub memory_bytes: u64,
     /// File system of the data directories.
     pub file_system: String,
-    /// Type of its disk as the kernel tells it.
+    /// Type of its disk as the kernel reports it.
     pub disk: String,
-    /// Bytes per second of plain `write` and one `fsync` of 256 MB before the first run.
+    /// Bytes per second of a plain `write` of 256 MB with one `fsync`, measured before the first
+    /// run.
     pub disk_bytes_per_second: f64,
     /// Load of the machine over the last minute when the first run began.
     pub load_at_start: f64,
@@ -38,7 +39,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Looks the machine up. `dir` is where data directories will lie.
+    /// Collects the facts about the machine. `dir` is the folder for data directories.
     pub fn look(dir: &Path, postgres: &str, psql: &Path) -> Self {
         let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
         let pretty = release.lines().find_map(|l| l.strip_prefix("PRETTY_NAME="));
@@ -81,7 +82,7 @@ pub fn commit() -> String {
     first_line("git", &["describe", "--always", "--dirty", "--abbrev=12"])
 }
 
-/// File system type and whether its device turns.
+/// File system type, and whether the kernel calls its device rotational.
 fn disk_of(dir: &Path) -> (String, String) {
     let path = dir.display().to_string();
     let mount = first_line("findmnt", &["-n", "-o", "FSTYPE,SOURCE", "-T", &path]);

@@ -1,19 +1,20 @@
-//! How long a suite still takes, from what its runs so far took whole: set-up and checks included.
+//! Estimates how long a suite still takes from the whole duration of its runs so far, set-up and
+//! checks included.
 
 use crate::definition::MethodDefinition;
 use crate::result::{MethodResult, MethodStatus, SuiteResult};
 
-/// Seconds of the runs still to come; none before the first run. The making of data is left out.
+/// Seconds of the runs to come; `None` before the first run. Making the data is not counted.
 ///
-/// A run is expected to last as long as the method's runs before it, in proportion to the rows; a
-/// method that has not run yet as long as the others do on average.
+/// Each run is expected to last as long as the method's earlier runs, in proportion to the rows.
+/// For a method that has not run yet, the average of the other methods is used.
 pub fn seconds_left(result: &SuiteResult, methods: &[&MethodDefinition]) -> Option<f64> {
     let rows = &result.parameters.rows;
     let pairs = rows.iter().flat_map(|n| methods.iter().map(move |method| (*n, *method)));
     pairs.map(|(of_rows, method)| of_method(result, method, of_rows)).sum()
 }
 
-/// Seconds of one method's coming runs at one row count.
+/// Seconds of one method's runs to come at one row count.
 fn of_method(result: &SuiteResult, method: &MethodDefinition, of_rows: u64) -> Option<f64> {
     let mine = |m: &&MethodResult| m.name == method.name;
     let out = |s: MethodStatus| matches!(s, MethodStatus::Failed | MethodStatus::Unavailable);
@@ -38,7 +39,7 @@ fn of_method(result: &SuiteResult, method: &MethodDefinition, of_rows: u64) -> O
     Some(one * f64::from(coming))
 }
 
-/// What a method's runs took on average, in proportion to another row count.
+/// Mean duration of a method's runs, in proportion to another row count.
 fn seconds_at(method: &MethodResult, of_rows: u64) -> Option<f64> {
     let whole = mean(method.runs.iter().map(|r| r.whole_seconds))?;
     Some(whole * of_rows as f64 / method.of_rows as f64)
@@ -49,7 +50,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// A duration for a line of progress: `40 s`, `3 min`, `2 h 5 min`.
+/// A duration as the progress lines show it: `40 s`, `3 min`, `2 h 5 min`.
 pub fn words(seconds: f64) -> String {
     let minutes = (seconds / 60.0).round() as u64;
     match (seconds, minutes) {

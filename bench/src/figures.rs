@@ -1,9 +1,9 @@
-//! Figures as people read them, the same in every report.
+//! Formats figures for people, in the same way in every report.
 
 use crate::definition::Durability;
 use crate::result::{MedianRange, MethodResult, MethodStatus, Parameters, Ratio, Run};
 
-/// Seconds with three significant digits.
+/// Seconds with three significant digits; three decimals below 1 s.
 pub fn seconds(value: f64) -> String {
     let digits = if value >= 100.0 {
         0
@@ -23,7 +23,7 @@ pub fn spread(spread: MedianRange) -> String {
     format!("{} ({} to {})", seconds(median), seconds(min), seconds(max))
 }
 
-/// A whole number with thousands parted.
+/// A whole number with thousands separators.
 pub fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::new();
@@ -43,8 +43,8 @@ pub fn megabytes(bytes: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// A ratio of pairs, marked where the durability of the two is not the same. Smallest and largest of
-/// one pair would say that it had been repeated.
+/// A ratio of pairs, with a mark if the durability of the two differs. A single pair has no minimum
+/// and maximum: they would suggest repeated runs.
 pub fn ratio(ratio: &Ratio) -> String {
     let MedianRange { median, min, max } = ratio.pairs;
     let mark = if ratio.same_durability { "" } else { " †" };
@@ -62,7 +62,7 @@ pub fn rounds(made: &Parameters) -> String {
     format!("{} interleaved round{plural}{once}", made.runs)
 }
 
-/// What a method gives up beside durability; a dash for nothing.
+/// What a method gives up besides durability; a dash for nothing.
 pub fn gives_up(method: &MethodResult) -> String {
     if method.gives_up.is_empty() {
         "–".to_owned()
@@ -71,7 +71,8 @@ pub fn gives_up(method: &MethodResult) -> String {
     }
 }
 
-/// The same for tables that have no column of durability: named first, where not all is kept.
+/// The same for tables without a column for durability. The durability comes first, unless it is
+/// `kept`.
 pub fn gives_up_with_durability(method: &MethodResult) -> String {
     match (method.durability, method.gives_up.is_empty()) {
         (Durability::Kept, _) => gives_up(method),
@@ -80,7 +81,7 @@ pub fn gives_up_with_durability(method: &MethodResult) -> String {
     }
 }
 
-/// Seconds of each phase at the median; nothing where there is one phase only.
+/// Seconds of each phase at the median; `None` if there is only one phase.
 pub fn phases(method: &MethodResult) -> Option<String> {
     let first = &method.runs.first()?.phases;
     let seconds_of = |name: &str| {
@@ -91,7 +92,7 @@ pub fn phases(method: &MethodResult) -> Option<String> {
     (words.len() > 1).then(|| format!("seconds by phase: {}", words.join(", ")))
 }
 
-/// What is published about a method, in the words of the table.
+/// The published figures of a method, as the table shows them.
 pub fn published(method: &MethodResult) -> String {
     let mut parts = Vec::new();
     parts.extend(method.published_seconds.map(|s| format!("{} s", seconds(s))));
@@ -104,8 +105,8 @@ pub fn published(method: &MethodResult) -> String {
     }
 }
 
-/// The measured time, or why there is none. Smallest and largest of one run would say that it had been
-/// repeated.
+/// The measured time, or why there is none. A single run has no minimum and maximum: they would
+/// suggest repeated runs.
 pub fn time(method: &MethodResult) -> String {
     let spread = |s: MedianRange| match method.runs.len() {
         1 => format!("{} (one run)", seconds(s.median)),
@@ -121,7 +122,7 @@ pub fn time(method: &MethodResult) -> String {
     }
 }
 
-/// The median of a figure over the runs, written by a function; a dash where there is none.
+/// The median of a figure over the runs, formatted by `write`; a dash if there is none.
 pub fn median(
     method: &MethodResult,
     figure: impl Fn(&Run) -> Option<f64>,
@@ -136,7 +137,7 @@ pub fn csv_rate(method: &MethodResult) -> String {
     loads.map_or("–".to_owned(), |s| megabytes(method.bytes as f64 / s.median))
 }
 
-/// What was left after the crash of a run that had one.
+/// The rows left after the crash, from the run that had one.
 pub fn after_crash(method: &MethodResult) -> String {
     match method.runs.iter().find_map(|r| r.after_crash.as_ref()) {
         None => "–".to_owned(),

@@ -15,7 +15,7 @@ const JS: &str = include_str!("../assets/report.js");
 const D3: &str = include_str!("../assets/d3.min.js");
 const PLOT: &str = include_str!("../assets/plot.min.js");
 
-/// What the page's script reads.
+/// The data for the page's script.
 #[derive(Serialize)]
 struct Data<'a> {
     folder: &'a str,
@@ -25,9 +25,9 @@ struct Data<'a> {
     demands: BTreeMap<&'a str, Vec<[String; 7]>>,
 }
 
-/// The page: data, libraries and styles inside, nothing fetched.
+/// The page. Data, libraries and styles are embedded, so the page fetches nothing.
 pub fn page(folder: &str, results: &[SuiteResult], losses: &[Loss]) -> Result<String> {
-    // Inside a script element only `<` could end it or begin another.
+    // Inside a script element, only `<` could end the element or begin another.
     let demands = results.iter().map(|r| (&*r.suite, demand::rows(r))).collect();
     let data = Data { folder, results, losses, demand_heads: demand::HEADS, demands };
     let data = serde_json::to_string(&data)?.replace('<', "\\u003c");

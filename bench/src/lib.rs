@@ -1,9 +1,8 @@
 //! Rebuilds the published loading benchmarks of the field, side by side.
 //!
-//! A suite is a TOML file ([`definition`]); [`run`] takes it through
-//! interleaved rounds, each on a server of its own ([`server`], [`measure`]),
-//! and keeps a time only when the answer is right ([`check`], [`checksum`]).
-//! The programs it measures it runs, and links none of them.
+//! A suite is a TOML file ([`definition`]). [`run`] takes it through interleaved rounds, each on
+//! its own server ([`server`], [`measure`]). A time is kept only when the answer is right
+//! ([`check`], [`checksum`]). The measured programs run as separate processes; none is linked in.
 
 pub mod cache;
 pub mod check;

@@ -1,6 +1,6 @@
-//! Where pgsluice loses, found in the data: every comparison that goes against it. The loader by
-//! itself and the server with the extension are judged each for itself: who has only one of them is to
-//! see where that one loses, however fast the other is.
+//! Where pgsluice loses, computed from the results: every comparison that goes against it. The
+//! loader by itself and the server with the extension are compared separately. Users who have only
+//! one of them then see where it loses, however fast the other is.
 
 use std::collections::BTreeSet;
 
@@ -19,17 +19,18 @@ pub struct Loss {
     /// `time`, or the cost: `CPU`, `server memory`, `client memory`, `WAL`, `disk` (table and
     /// indexes) or `bytes written`.
     pub what: String,
-    /// Our method.
+    /// The method of pgsluice.
     pub ours: String,
-    /// The other.
+    /// The other method.
     pub theirs: String,
-    /// Our figure over theirs: above 1.
+    /// Our figure divided by theirs: above 1.
     pub ratio: f64,
-    /// What the other gives up and ours does not, or the other way round.
+    /// What the other gives up and ours does not, and the other way round.
     pub note: String,
 }
 
-/// Every loss in these results: by suite, time before the rest, the worst first.
+/// Every loss in these results, by suite. Time comes before the other figures, and within each the
+/// largest ratio comes first.
 pub fn find(results: &[SuiteResult]) -> Vec<Loss> {
     let mut losses = Vec::new();
     for result in results {
@@ -41,7 +42,8 @@ pub fn find(results: &[SuiteResult]) -> Vec<Loss> {
             of_suite.extend(beaten_by(result, theirs, false));
             of_suite.extend(beaten_by(result, theirs, true));
         }
-        // The best of ours may have been compared with that very method already, by pairs.
+        // The fastest of our methods may have been compared with this very method already, by
+        // pairs.
         let mut seen = BTreeSet::new();
         of_suite.retain(|l: &Loss| {
             seen.insert((l.rows, l.what.clone(), l.ours.clone(), l.theirs.clone()))
@@ -53,8 +55,8 @@ pub fn find(results: &[SuiteResult]) -> Vec<Loss> {
     losses
 }
 
-/// A method that has loaded rows into a table of its own kind: what writes files, or measures
-/// itself, is no load that another could lose or win against.
+/// Whether a method counts in comparisons. Our methods that write files or measure themselves do
+/// not: they load no table that another method could load faster or slower.
 fn is_ok(method: &MethodResult) -> bool {
     let of_ours = method.by == By::Pgsluice && method.durability == Durability::Foreign;
     method.status == MethodStatus::Ok && method.seconds.is_some() && !of_ours
@@ -64,18 +66,18 @@ fn median(method: &MethodResult) -> f64 {
     method.seconds.map_or(f64::INFINITY, |s| s.median)
 }
 
-/// Whether it is the server that does our work: its methods need the extension.
+/// Whether the server does the work of our method: then the method needs the extension.
 fn by_extension(method: &MethodResult) -> bool {
     method.versions.contains_key("extension:pgsluice")
 }
 
-/// The indexes that a method's table has: with more of them it is other work.
+/// The indexes of a method's table. More indexes mean other work.
 fn indexes(method: &MethodResult) -> Vec<&String> {
     method.runs.first().map_or(Vec::new(), |run| run.answer.indexes.keys().collect())
 }
 
-/// Another's method that is faster than the best of ours on the same rows and indexes, of those that promise no
-/// less after a crash.
+/// A loss to another's method: it is faster than our fastest on the same rows and indexes. Only our
+/// methods that guarantee at least as much after a crash are compared.
 fn beaten_by(result: &SuiteResult, theirs: &MethodResult, extension: bool) -> Option<Loss> {
     let same_work = |m: &&MethodResult| {
         m.by == By::Pgsluice
@@ -96,7 +98,7 @@ fn beaten_by(result: &SuiteResult, theirs: &MethodResult, extension: bool) -> Op
 /// A figure of a run.
 type Figure = fn(&Run) -> Option<f64>;
 
-/// A method of ours that costs more than the one it is meant to better.
+/// The figures in which a method of ours costs more than its counterpart.
 fn against_its_own(result: &SuiteResult, ours: &MethodResult) -> Vec<Loss> {
     let named = ours.against.as_ref();
     let Some(theirs) = named.and_then(|name| result.method(name, ours.of_rows)) else {
@@ -120,7 +122,7 @@ fn against_its_own(result: &SuiteResult, ours: &MethodResult) -> Vec<Loss> {
             ("time", Some(ratio)) if ratio.against == theirs.name => Some(ratio.pairs.median),
             _ => ours.median(figure).zip(theirs.median(figure)).map(|(a, b)| a / b),
         };
-        // A hundredth is within what these figures can tell.
+        // Differences within 1 % are noise in these figures.
         losses.extend(
             ratio
                 .filter(|r| *r > 1.01 && r.is_finite())

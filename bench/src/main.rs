@@ -141,7 +141,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The project's folder: the nearest one upwards that has the definitions.
+/// The project's folder: the nearest parent of the current folder that has the definitions.
 fn root() -> Result<PathBuf> {
     let here = std::env::current_dir()?;
     let found = here.ancestors().find(|dir| dir.join("bench/suites").is_dir());
@@ -154,8 +154,8 @@ fn default_to(path: Option<PathBuf>, inside: &str) -> Result<PathBuf> {
     path.map_or_else(|| Ok(root()?.join(inside)), Ok)
 }
 
-/// A program's path as it can be run from another folder: each run's clients have one of their own.
-/// A bare name is looked up on the path.
+/// A program's path in a form that works from any folder, because the clients of each run start in
+/// their own folder. A bare name is looked up on the path.
 fn from_anywhere(program: PathBuf) -> Result<PathBuf> {
     let bare = program.components().count() == 1;
     Ok(if bare { program } else { std::path::absolute(program)? })
@@ -169,11 +169,11 @@ fn run_suites(arguments: RunArguments) -> Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for name in names {
         let outcome = run::suite(&options, &name);
-        // What there is of it is reported, however it ended.
+        // Report the runs there are, however the suite ended.
         let reported = report::write(&options.out, &options.suites);
         let result = match outcome {
             Ok(result) => reported.map(|()| result)?,
-            // The other suites have nothing to do with it.
+            // A failed suite does not stop the others.
             Err(e) if !proc::interrupted() => {
                 measure::say(&format!("error: suite {name}: {e:#}"));
                 code = ExitCode::from(1);
@@ -232,7 +232,7 @@ fn run_name(quick: bool) -> String {
     format!("{date}-{machine}{}", if quick { "-quick" } else { "" })
 }
 
-/// Also where the project is not: then nothing is known beyond the results.
+/// This also works outside the project's folder. Then only the results are used.
 fn report(dir: &Path, suites: Option<PathBuf>) -> Result<ExitCode> {
     let suites = default_to(suites, "bench/suites").unwrap_or_default();
     report::write(dir, &suites).map(|()| ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! A suite's result as a Markdown page: published and measured side by side.
+//! A suite's result as a Markdown page, with published and measured figures side by side.
 
 use crate::result::{MethodResult, MethodStatus, Run, SuiteResult};
 use crate::{demand, figures, whole};
@@ -22,7 +22,7 @@ pub fn page(result: &SuiteResult) -> String {
     text
 }
 
-/// Machine, versions, parameters and the published counterpart.
+/// Machine, versions, parameters and the published comparison.
 fn circumstances(result: &SuiteResult) -> String {
     let e = &result.environment;
     let p = &result.parameters;
@@ -70,7 +70,7 @@ fn circumstances(result: &SuiteResult) -> String {
     text + "\n"
 }
 
-/// What was asked and what was reached.
+/// The required figures and those reached.
 fn demands(result: &SuiteResult) -> String {
     if result.demands.is_empty() {
         return String::new();
@@ -108,7 +108,7 @@ fn times(result: &SuiteResult) -> String {
     text + "\n"
 }
 
-/// What the mark of unlike durability means, where a figure of the result has it.
+/// The meaning of the mark for different durability, if a figure of the result has it.
 pub fn unlike(result: &SuiteResult) -> Option<&'static str> {
     let marked = |m: &MethodResult| m.ratio.as_ref().is_some_and(|r| !r.same_durability);
     let any =
@@ -116,7 +116,7 @@ pub fn unlike(result: &SuiteResult) -> Option<&'static str> {
     any.then_some("† unlike durability: the two promise different things after a crash.")
 }
 
-/// The measured time, with the extrapolated one where it was asked for, and marked.
+/// The measured time, with the extrapolated one marked as such if it was requested.
 fn extrapolated(method: &MethodResult) -> String {
     let time = figures::time(method);
     match method.extrapolated_seconds {
@@ -129,7 +129,7 @@ fn extrapolated(method: &MethodResult) -> String {
     }
 }
 
-/// The title, with the row count where the suite has several.
+/// The title, with the row count if the suite has several.
 fn name(result: &SuiteResult, method: &MethodResult) -> String {
     if result.parameters.rows.len() > 1 {
         format!("{}, {} rows", method.title, figures::count(method.of_rows))
@@ -194,7 +194,8 @@ fn growth(result: &SuiteResult) -> String {
     text + "\n"
 }
 
-/// Settings of methods, their phases, what they told, why some have no figure, and the versions.
+/// Settings of methods, their phases, what they reported, why some have no figure, and the
+/// versions.
 fn remarks(result: &SuiteResult) -> String {
     let mut text = String::new();
     for method in &result.methods {

@@ -1,4 +1,4 @@
-//! One run of one method: fresh server, clock, check, crash.
+//! One run of one method: fresh server, timed steps, check, crash.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,12 +22,12 @@ use crate::template;
 use crate::timed::Timed;
 use crate::work::bytes_below;
 
-/// What a run of any method needs.
+/// The things that a run of any method needs.
 #[derive(Debug)]
 pub struct Bench<'a> {
     /// The server's programs.
     pub binaries: &'a Binaries,
-    /// The folder of everything made.
+    /// The folder for all files of a run.
     pub work: &'a Path,
     /// An initialised cluster.
     pub template: &'a Path,
@@ -41,11 +41,11 @@ pub struct Bench<'a> {
     pub page_cache: PageCache,
     /// Whether the server is killed after the last round.
     pub crash: bool,
-    /// Where set-ups are kept: the folders that they left, by settings and text.
+    /// The kept set-ups: the folder of each, by settings and text.
     pub setups: Option<RefCell<BTreeMap<String, PathBuf>>>,
-    /// Queries to ask of each table.
+    /// Queries to run on each table.
     pub questions: &'a [Question],
-    /// Largest size of the folder seen, in bytes.
+    /// Largest size of the work folder seen, in bytes.
     pub peak: Cell<u64>,
 }
 
@@ -58,11 +58,11 @@ pub struct Case<'a> {
     pub data: &'a Data,
     /// The input.
     pub set: &'a Dataset,
-    /// What the setup puts into the table before.
+    /// The data that the setup loads into the table beforehand.
     pub base: Option<&'a Dataset>,
 }
 
-/// What the timed steps took and left, as it was when they had just ended.
+/// Durations and sizes of the timed steps, taken when they have just ended.
 struct Taken {
     timed: Timed,
     wal_bytes: u64,
@@ -74,8 +74,8 @@ struct Taken {
 }
 
 impl Bench<'_> {
-    /// Runs a method once. The last round checks all there is to check, where the suite says so on
-    /// what is left after the server has been killed.
+    /// Runs a method once. The last round makes all checks. In a suite with `crash`, it also kills
+    /// the server: before the checks if the method claims durability, after them if not.
     pub fn run(&self, case: Case<'_>, round: u32, last: bool) -> Result<Run> {
         let start = Instant::now();
         let scratch = self.work.join("scratch");
@@ -109,8 +109,8 @@ impl Bench<'_> {
             self.timed(case, &server, &values, scratch)?;
         let claimed = case.method.durability;
         let crash = last && self.crash;
-        // What is to be kept must outlive a crash in the moment after the command has returned:
-        // before anything else, be it the check, has made the server write out what it held.
+        // Durable rows must survive a crash right after the command has returned. So crash first:
+        // even a check could make the server write out its buffers.
         let kept = matches!(claimed, Durability::Kept | Durability::LocalOnly);
         let alive = if crash && kept {
             server.crash()?;
@@ -152,7 +152,8 @@ impl Bench<'_> {
         })
     }
 
-    /// A server with what the method's set-up makes: by it, or by a copy of what it left.
+    /// A server on which the method's set-up was made, either by running it or from a copy of the
+    /// folder that it left.
     fn set_up(
         &self,
         case: Case<'_>,
@@ -163,7 +164,7 @@ impl Bench<'_> {
         let Some(kept) = &self.setups else {
             return self.run_setup(case, data, settings, scratch);
         };
-        // Of a set-up that is kept nothing may depend on the server's address.
+        // The text of a kept set-up must not depend on the server's address.
         let text = template::fill(&case.method.setup, &self.values(case, None, scratch))?;
         let key = format!("{settings:?} {:?} {text}", case.method.database);
         let mut kept = kept.borrow_mut();
@@ -196,7 +197,7 @@ impl Bench<'_> {
         Ok(server)
     }
 
-    /// Runs the steps and takes what they cost. Nothing is asked here that writes.
+    /// Runs the steps and measures their cost. The queries here write nothing.
     fn timed(
         &self,
         case: Case<'_>,
@@ -232,16 +233,17 @@ impl Bench<'_> {
         })
     }
 
-    /// Starts a server again that was killed.
+    /// Starts a server again after it was killed.
     fn recovered(&self, data: &Path, settings: &ServerSettings) -> Result<BenchServer> {
-        // This server only looks at what is left: it need not sync the whole folder first.
+        // This server only reads the rows left, so it need not sync the whole folder first.
         let mut settings = settings.clone();
         settings.insert("fsync".to_owned(), "off".to_owned());
         BenchServer::start(self.binaries, data, self.work, &settings)
             .context("after kill -9 of the server")
     }
 
-    /// What a crash leaves of rows that may be lost: of an unlogged table nothing.
+    /// Counts the rows left after a crash of a server whose rows may be lost. An unlogged table
+    /// must be empty.
     fn look_after_crash(
         &self,
         case: Case<'_>,
@@ -263,7 +265,7 @@ impl Bench<'_> {
         Ok(AfterCrash { rows: left.rows, same: check::matches(case, left) })
     }
 
-    /// A program that keeps the rows itself: it writes them out as CSV to be checked.
+    /// Runs a program that keeps the rows itself. It writes them out as CSV for the check.
     fn run_foreign(&self, case: Case<'_>, round: u32, scratch: &Path) -> Result<Run> {
         self.prepare_cache(case)?;
         let values = self.values(case, None, scratch);
@@ -335,10 +337,10 @@ impl Bench<'_> {
         method.lanes.unwrap_or(self.lanes)
     }
 
-    /// Brings the input files into the page cache, or out of it.
+    /// Brings the input files into the page cache, or drops them from it.
     fn prepare_cache(&self, case: Case<'_>) -> Result<()> {
-        // What the disk still has to do for the run before would slow down the next one, and
-        // that is the same one in every round. (Where nothing is synced nothing is to be measured.)
+        // Without this, pending writes of one run would slow down the next one, which is the same
+        // method in every round. A suite without fsync is not for measuring.
         if self.settings.get("fsync").map_or(true, |on| on != "off") {
             rustix::fs::syncfs(File::open(self.work)?)?;
         }
@@ -355,7 +357,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Does the timed steps, neighbouring SQL in one session.
+    /// Runs the timed steps. Adjacent SQL steps share one session.
     fn steps(
         &self,
         case: Case<'_>,
@@ -395,7 +397,7 @@ impl Bench<'_> {
         Ok(timed)
     }
 
-    /// The statements of a step that several sessions run at once.
+    /// The statements of a step that several sessions run at once; `None` for other steps.
     fn at_once(
         &self,
         case: Case<'_>,
@@ -421,7 +423,7 @@ impl Bench<'_> {
         parts.iter().enumerate().map(one).collect::<Result<_>>().map(Some)
     }
 
-    /// Runs a program to its end: what it used and told.
+    /// Runs a program to its end. Returns its resource usage and its report.
     fn program(
         &self,
         arguments: &[String],

@@ -1,14 +1,14 @@
-//! Who follows whom in a round.
+//! The order of the methods in a round.
 
-/// The order of `n` methods in a round, as their places: a row of a Williams square. In `n` rounds, or in
-/// `2 n` where `n` is odd, each follows each other equally often. What a run leaves behind, on the disk
-/// and below it, slows down the next one: that should not be the same one each time.
+/// The order of `n` methods in a round, as indexes: a row of a Williams square. In `n` rounds, or
+/// in `2 n` if `n` is odd, each method follows each other one equally often. A run leaves work for
+/// the disk that slows down the next run, so the next method must not be the same one each time.
 ///
 /// Source: E. J. Williams, "Experimental designs balanced for the estimation of residual effects of
 /// treatments", Australian Journal of Scientific Research A 2 (1949).
 pub fn of_round(n: usize, round: u32) -> Vec<usize> {
     let round = round as usize;
-    // 0, 1, n - 1, 2, n - 2 …: all distances between neighbours differ.
+    // The sequence 0, 1, n - 1, 2, n - 2 …: the distance of each adjacent pair is different.
     let zigzag = (0..n).map(|i| if i % 2 == 1 { i.div_ceil(2) } else { n - i / 2 });
     let mut order: Vec<usize> = zigzag.map(|place| (place + round) % n).collect();
     if n % 2 == 1 && round / n % 2 == 1 {
@@ -17,9 +17,10 @@ pub fn of_round(n: usize, round: u32) -> Vec<usize> {
     order
 }
 
-/// The order of methods in a round, where each belongs to a group: a group runs as one, and groups, and
-/// the methods within each, follow one another by [`of_round`]. Methods that are compared with each
-/// other are in one group, so that a machine that drifts within a round hurts both alike.
+/// The order of methods in a round, where each method belongs to a group. The methods of a group
+/// run together. The groups follow one another in the order of [`of_round`], and so do the methods
+/// within each. Methods that are compared with each other are in one group, so that a drift of the
+/// machine within a round affects both alike.
 pub fn of_groups(groups: &[&str], round: u32) -> Vec<usize> {
     let mut names: Vec<&str> = Vec::new();
     for name in groups {

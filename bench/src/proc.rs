@@ -1,4 +1,4 @@
-//! What processes cost, as the kernel accounts it: CPU, memory, bytes written.
+//! The cost of processes as the kernel accounts it: CPU, memory, bytes written.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,20 +14,22 @@ use anyhow::{ensure, Context, Result};
 use rustix::process::{kill_process, Pid, Signal};
 use wait4::Wait4;
 
-/// How often the memory of the server is looked at.
+/// Interval between two readings of the server's memory.
 const SAMPLING: Duration = Duration::from_millis(50);
 
-/// Set by Ctrl-C and SIGTERM: nothing new is started, what runs is ended.
+/// Set by SIGINT (Ctrl-C) and SIGTERM. The runner then starts nothing new and ends the running
+/// programs.
 pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// How long a client may take: one that hangs fails its method, not the whole run.
+/// The longest time that a client may take. A client that hangs fails its method, not the whole
+/// run.
 const CLIENT_LIMIT: Duration = Duration::from_secs(3600);
 
-/// The clients that run now and since when, so that an interruption or the limit ends them.
+/// The running clients, each with its start. An interruption or the time limit ends them.
 static CLIENTS: Mutex<Vec<(u32, Instant)>> = Mutex::new(Vec::new());
 
-/// Ends the clients on SIGINT and SIGTERM, and those that hang; the runner then cleans up after
-/// itself.
+/// Ends the clients on SIGINT and SIGTERM, and those that exceed the time limit. The runner then
+/// cleans up after itself.
 pub fn heed_signals() -> Result<()> {
     thread::spawn(|| loop {
         thread::sleep(Duration::from_secs(5));
@@ -40,7 +42,7 @@ pub fn heed_signals() -> Result<()> {
     .context("cannot listen for signals")
 }
 
-/// Ends the clients that have run for so long.
+/// Ends the clients that have run for at least `limit`.
 fn end_clients(limit: Duration) {
     for (pid, since) in CLIENTS.lock().expect("no panic while held").iter() {
         if since.elapsed() >= limit {
@@ -54,15 +56,15 @@ pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }
 
-/// Sends a signal; a process that is gone already is no error.
+/// Sends a signal. It is no error if the process has gone already.
 pub fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, signal);
     }
 }
 
-/// Ends a server of ours at once: by SIGQUIT, sent again and again, since one that has just been
-/// started may not heed it yet; by SIGKILL after so long.
+/// Ends one of our servers at once. It sends SIGQUIT repeatedly, because a server that has just
+/// started may not handle it yet. After `patience` it sends SIGKILL.
 pub fn end(child: &mut Child, patience: Duration) {
     let begun = Instant::now();
     while matches!(child.try_wait(), Ok(None)) {
@@ -72,7 +74,7 @@ pub fn end(child: &mut Child, patience: Duration) {
     }
 }
 
-/// What a finished client used, its own children included.
+/// Resources that a finished client used, including its own children.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClientUsage {
     /// User and system seconds.
@@ -82,7 +84,7 @@ pub struct ClientUsage {
 }
 
 impl ClientUsage {
-    /// Both together: CPU adds up; peaks add up when both ran at once.
+    /// The sum of both. CPU adds up; peaks add up only if both ran at the same time.
     pub fn plus(self, other: Self, at_once: bool) -> Self {
         let peak_bytes = if at_once {
             self.peak_bytes + other.peak_bytes
@@ -93,7 +95,7 @@ impl ClientUsage {
     }
 }
 
-/// A client that runs.
+/// A running client.
 #[derive(Debug)]
 pub struct Client(Child);
 
@@ -106,7 +108,7 @@ impl Client {
         Ok(Self(child))
     }
 
-    /// Waits for it and tells what it used.
+    /// Waits for the client and returns what it used.
     pub fn wait(mut self) -> Result<(ExitStatus, ClientUsage)> {
         let pid = self.0.id();
         let used = self.0.wait4().context("cannot wait for a client")?;
@@ -117,12 +119,12 @@ impl Client {
     }
 }
 
-/// Runs a command outside any timing, heeding interruption as for any client, and takes what it
-/// prints.
+/// Runs a command that is not timed, and returns its output. An interruption ends it like any
+/// client.
 pub fn output(command: &mut Command) -> Result<Output> {
     let mut client = Client::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
     let (out, err) = (client.0.stdout.take(), client.0.stderr.take());
-    // Both pipes are emptied at once, so that neither can fill while the other is read.
+    // Read both pipes at the same time, so that neither fills while the other is read.
     let reader = thread::spawn(move || read_all(err));
     let stdout = read_all(out)?;
     let stderr = reader.join().unwrap_or_else(|_| Ok(Vec::new()))?;
@@ -137,23 +139,23 @@ fn read_all(pipe: Option<impl Read>) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// CPU time and bytes written of a server since it started.
+/// CPU time of a server and the bytes it has written, since its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServerUsage {
     /// User and system seconds of all its processes, the finished ones included.
     pub cpu_seconds: f64,
-    /// Bytes that it caused to be sent to storage; none where the kernel does not tell.
+    /// Bytes that it caused to be sent to storage; `None` if the kernel does not report them.
     pub written_bytes: Option<i64>,
 }
 
-/// Reads the usage of a postmaster and its children. A finished child's time and
-/// bytes are added to its parent by the kernel, so the sum never loses any.
+/// Reads the usage of a postmaster and its children. The kernel adds the time and bytes of a
+/// finished child to its parent, so the sum loses none.
 pub fn server_usage(postmaster: u32) -> ServerUsage {
     let mut usage = stat_seconds(postmaster, true);
     let mut written = written_bytes(postmaster);
     for child in children(postmaster) {
         usage += stat_seconds(child, false);
-        // One that has just ended is its parent's by now.
+        // The kernel has already added a child that has just ended to its parent.
         written = written.map(|sum| sum + written_bytes(child).unwrap_or(0));
     }
     ServerUsage { cpu_seconds: usage, written_bytes: written }
@@ -169,7 +171,7 @@ pub fn children(pid: u32) -> Vec<u32> {
     pids.filter(|p| stat_fields(*p).get(1).and_then(|f| f.parse().ok()) == Some(pid)).collect()
 }
 
-/// Whether a process still holds memory: one that nobody has collected does not.
+/// Whether a process still holds memory. A zombie does not.
 pub fn runs(pid: u32) -> bool {
     stat_fields(pid).first().is_some_and(|state| state != "Z" && state != "X")
 }
@@ -181,7 +183,7 @@ fn stat_fields(pid: u32) -> Vec<String> {
     rest.split_whitespace().map(str::to_owned).collect()
 }
 
-/// User and system seconds, with those of reaped children on request.
+/// User and system seconds. With `with_reaped`, those of reaped children are included.
 fn stat_seconds(pid: u32, with_reaped: bool) -> f64 {
     let fields = stat_fields(pid);
     let upto = if with_reaped { 15 } else { 13 };
@@ -189,8 +191,9 @@ fn stat_seconds(pid: u32, with_reaped: bool) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// Bytes that a process dirtied less those that it took back by removing files before they were
-/// written. Below zero where it removed what another had dirtied: only the sum over all counts.
+/// Bytes that a process dirtied, less those that it cancelled by removing files before they were
+/// written. The number is negative if the process removed what another had dirtied. Only the sum
+/// over all processes is meaningful.
 fn written_bytes(pid: u32) -> Option<i64> {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
     let field = |name| i64::try_from(number_after(&text, name)?).ok();
@@ -202,8 +205,8 @@ fn number_after(text: &str, name: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// The memory of a server now: what its processes hold for themselves, plus
-/// the shared memory once (that of the process that has touched most of it).
+/// The present memory of a server: the private memory of its processes, plus the shared memory once
+/// (that of the process that has touched most of it).
 pub fn server_memory(postmaster: u32) -> u64 {
     let mut private = 0;
     let mut shared = 0;
@@ -215,7 +218,7 @@ pub fn server_memory(postmaster: u32) -> u64 {
     private + shared
 }
 
-/// Watches the memory of a server from a thread of its own.
+/// Watches the memory of a server in a separate thread.
 pub struct MemoryWatch {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<u64>,
@@ -237,7 +240,7 @@ impl MemoryWatch {
         Self { stop, thread }
     }
 
-    /// Ends the watch and tells the largest sum seen.
+    /// Stops watching and returns the largest sum seen.
     pub fn finish(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or(0)
@@ -247,7 +250,7 @@ impl MemoryWatch {
 /// Largest file that [`floor_seconds`] writes, in bytes.
 const FLOOR_FILE: u64 = 4 << 30;
 
-/// Seconds that plain `write` and `fsync` take for so many bytes in a directory.
+/// Seconds that plain `write` and `fsync` of `bytes` bytes take in a directory.
 pub fn floor_seconds(dir: &Path, bytes: u64) -> Result<f64> {
     use std::io::Write;
     let path = dir.join("floor");
@@ -259,7 +262,7 @@ pub fn floor_seconds(dir: &Path, bytes: u64) -> Result<f64> {
     }
     let start = Instant::now();
     let mut left = bytes;
-    // In files of bounded size, one after another, so that the disk need not hold all of it.
+    // Write files of bounded size, one after another, so that the disk need not hold all bytes.
     loop {
         let mut file = fs::File::create(&path)?;
         let mut of_file = left.min(FLOOR_FILE);
@@ -309,7 +312,7 @@ mod tests {
         let pid = client.0.id();
         let ours = || CLIENTS.lock().unwrap().iter().any(|(p, _)| *p == pid);
         assert!(ours());
-        // As if it had been started long ago; other tests have clients too.
+        // Set its start to the past. Other tests have clients too.
         let before = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
         CLIENTS.lock().unwrap().iter_mut().filter(|(p, _)| *p == pid).for_each(|c| c.1 = before);
         end_clients(Duration::from_secs(50));

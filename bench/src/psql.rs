@@ -1,5 +1,5 @@
-//! psql as the one way to the server: what is timed is what a user would type,
-//! and the kernel accounts for it as for any other client.
+//! All access to the server is through psql. The timed command is therefore the one a user would
+//! type, and the kernel accounts for it as for any other client.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -22,18 +22,18 @@ pub struct Psql {
     pub port: u16,
 }
 
-/// What a timed session did.
+/// The result of a timed session.
 #[derive(Debug, Default)]
 pub struct Session {
     /// Seconds of each marked phase, by psql's own timing.
     pub phases: Vec<(String, f64)>,
-    /// What the session told by marks.
+    /// What the session reported in marked lines.
     pub told: Told,
     /// CPU and memory of psql.
     pub usage: ClientUsage,
 }
 
-/// What a client tells the runner by lines `@@note TEXT` and `@@figure NAME VALUE`.
+/// What a client reports to the runner in lines `@@note TEXT` and `@@figure NAME VALUE`.
 #[derive(Debug, Default)]
 pub struct Told {
     /// Notes for the reader.
@@ -43,7 +43,7 @@ pub struct Told {
 }
 
 impl Told {
-    /// Takes a line in; one without a mark is ignored.
+    /// Reads a line. A line without a mark is ignored.
     fn hear(&mut self, line: &str) {
         if let Some(note) = line.strip_prefix("@@note ") {
             self.notes.push(note.to_owned());
@@ -54,7 +54,7 @@ impl Told {
         }
     }
 
-    /// Takes over what another client told.
+    /// Adds what another client reported.
     pub fn add(&mut self, other: Self) {
         self.notes.extend(other.notes);
         self.figures.extend(other.figures);
@@ -62,7 +62,7 @@ impl Told {
 }
 
 impl Psql {
-    /// The address as a URL; over the socket.
+    /// The address as a URL that uses the socket.
     pub fn url(&self) -> String {
         let host = self.host.display().to_string().replace('/', "%2F");
         format!("postgresql://{USER}@{host}:{}/{USER}", self.port)
@@ -80,7 +80,7 @@ impl Psql {
         command
     }
 
-    /// Runs SQL outside any timing and returns its rows, fields parted by `|`.
+    /// Runs SQL that is not timed and returns its rows, with fields separated by `|`.
     pub fn query(&self, sql: &str, database: &str) -> Result<String> {
         let output = proc::output(self.command(database).args(["-c", sql]))?;
         let message = String::from_utf8_lossy(&output.stderr);
@@ -88,7 +88,7 @@ impl Psql {
         Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
     }
 
-    /// Runs a script outside any timing (several statements, psql's own commands allowed).
+    /// Runs a script that is not timed. It may have several statements and psql's own commands.
     pub fn script(&self, sql: &str, scratch: &Path) -> Result<()> {
         self.timed(&[("setup", sql)], scratch, "setup").map(|_| ())
     }
@@ -114,7 +114,7 @@ impl Psql {
     }
 }
 
-/// Files that take what a client prints.
+/// Files that capture the output of a client.
 #[derive(Debug)]
 pub struct Captured {
     out: PathBuf,
@@ -133,7 +133,7 @@ impl Captured {
         Client::spawn(command)
     }
 
-    /// Waits for the client; one that fails is an error with its own words.
+    /// Waits for the client. A client that fails is an error with the last lines of its output.
     pub fn wait(&self, client: Client, what: &str) -> Result<ClientUsage> {
         let (status, usage) = client.wait()?;
         if proc::interrupted() {
@@ -145,19 +145,19 @@ impl Captured {
         Ok(usage)
     }
 
-    /// What was printed to standard output.
+    /// The captured standard output.
     pub fn out(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.out).unwrap_or_default()).into_owned()
     }
 
-    /// What the marks reported.
+    /// What the client reported in marked lines.
     pub fn told(&self) -> Told {
         let mut told = Told::default();
         self.out().lines().for_each(|line| told.hear(line));
         told
     }
 
-    /// The last lines of what was said, of the error output where there is any.
+    /// The last lines of the output: of standard error if it has any.
     fn last_words(&self) -> String {
         let err = String::from_utf8_lossy(&fs::read(&self.err).unwrap_or_default()).into_owned();
         let text = if err.trim().is_empty() { self.out() } else { err };
@@ -166,7 +166,7 @@ impl Captured {
     }
 }
 
-/// A psql session that runs.
+/// A running psql session.
 #[derive(Debug)]
 pub struct Running {
     client: Client,
@@ -174,7 +174,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Waits for its end and reads the timings it printed.
+    /// Waits for its end and reads the timings that it printed.
     pub fn wait(self) -> Result<Session> {
         let usage = self.files.wait(self.client, "psql")?;
         let mut session = Session { usage, told: self.files.told(), ..Session::default() };

@@ -1,17 +1,18 @@
-//! Figures in the project's pages, written from the kept runs and checked against them.
+//! Figures in the project's pages. They are generated from the kept runs and checked against them.
 //!
-//! Between `<!-- bench: … -->` and `<!-- /bench -->` everything is generated:
+//! Everything between `<!-- bench: … -->` and `<!-- /bench -->` is generated:
 //!
 //! - `<!-- bench: table suite=votes methods=copy-csv,pgsluice-auto -->`
 //! - `<!-- bench: figure suite=votes method=pgsluice-auto of=speedup -->`, where `of` is
 //!   `seconds`, `rows_per_second`, `ratio`, `speedup` or `published_seconds`
-//! - `<!-- bench: demands suite=copy -->`: what is asked of the suite, and what was reached; a suite of
-//!   which no run is kept yet says so
+//! - `<!-- bench: demands suite=copy -->`: the required figures of the suite and those reached. If
+//!   no run of the suite is kept yet, the text says so
 //! - `<!-- bench: run suite=votes -->` names folder, machine and versions
 //!
-//! Tables say which run they are of, and a lone figure stands only on a page that does. The newest
-//! full run of the whole suite is taken; else the newest full one, which then says what it leaves out;
-//! else a quick one; or the one that `run=FOLDER` names.
+//! A table names its run. A single figure is allowed only on a page that names the run elsewhere.
+//! `run=FOLDER` selects a run. Without it, the newest full run of the whole suite is used. If there
+//! is none, the newest full run of a part is used, and its text says what is missing. If there is
+//! no full run, a quick one is used.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +26,7 @@ use crate::{demand, figures, markdown, whole};
 const BEGIN: &str = "<!-- bench:";
 const END: &str = "<!-- /bench -->";
 
-/// Where the kept runs are, and the definitions that they are held against.
+/// The folder of the kept runs, and the folder of the definitions to compare them with.
 #[derive(Clone, Debug)]
 pub struct KeptRuns {
     /// Folder of the folders of runs.
@@ -53,7 +54,7 @@ pub fn generate(page: &str, kept: &KeptRuns) -> Result<String> {
     Ok(text + rest)
 }
 
-/// What one marker stands for.
+/// The generated text of one marker.
 fn part(order: &str, page: &str, kept: &KeptRuns) -> Result<String> {
     let mut words = order.split_whitespace();
     let kind = words.next().unwrap_or_default();
@@ -85,7 +86,7 @@ fn part(order: &str, page: &str, kept: &KeptRuns) -> Result<String> {
     }
 }
 
-/// Whether another marker of the page tells the run of a suite.
+/// Whether another marker of the page names the run of a suite.
 fn names_run_of(page: &str, suite: &str) -> bool {
     let orders = page.split(BEGIN).skip(1).filter_map(|rest| rest.split_once("-->"));
     let suite = format!("suite={suite}");
@@ -94,8 +95,8 @@ fn names_run_of(page: &str, suite: &str) -> bool {
 }
 
 impl KeptRuns {
-    /// The named run of a suite, or its newest complete one; a full one before a quick one, and the
-    /// whole suite before a part of it.
+    /// The named run of a suite, or its newest complete one. A full run comes before a quick one,
+    /// and a run of the whole suite before a run of a part.
     fn newest(&self, suite: &str, named: Option<&str>) -> Result<Option<(String, SuiteResult)>> {
         let mut folders = Vec::new();
         let runs = &self.runs;
@@ -118,7 +119,7 @@ impl KeptRuns {
     }
 }
 
-/// Which run a table is of, how often each method was run, and what its marks mean.
+/// The run of a table, the number of rounds, and the meaning of its marks.
 fn caption(folder: &str, result: &SuiteResult) -> String {
     let p = &result.parameters;
     let mut text = format!(

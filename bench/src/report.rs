@@ -8,8 +8,8 @@ use anyhow::{ensure, Context, Result};
 use crate::result::SuiteResult;
 use crate::{html, losses, markdown, whole};
 
-/// Writes `<suite>.md`, `losses.md` and `index.html` into a folder of runs, with what the
-/// current definitions say beyond them.
+/// Writes `<suite>.md`, `losses.md` and `index.html` into a folder of runs. Facts that only the
+/// current definitions state are added.
 pub fn write(dir: &Path, suites: &Path) -> Result<()> {
     let mut results = SuiteResult::read_all(dir)?;
     ensure!(!results.is_empty(), "no suite's JSON in {}", dir.display());

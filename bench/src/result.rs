@@ -1,4 +1,4 @@
-//! A suite's result as the JSON file holds it. docs/benchmark.md describes every field.
+//! A suite's result, as in its JSON file. docs/benchmark.md describes every field.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::definition::{By, Durability, PageCache, Published};
 use crate::demand::Judged;
 use crate::environment::Environment;
 
-/// Version of the schema; a reader refuses any other.
+/// Version of the schema. A reader rejects any other.
 pub const SCHEMA: u32 = 1;
 
 /// One suite's result.
@@ -38,7 +38,7 @@ pub struct SuiteResult {
     pub complete: bool,
     /// Machine, versions, commit.
     pub environment: Environment,
-    /// What the runs were made with.
+    /// The parameters of the runs.
     pub parameters: Parameters,
     /// The inputs.
     pub data: Vec<DataResult>,
@@ -46,19 +46,19 @@ pub struct SuiteResult {
     pub methods: Vec<MethodResult>,
     /// Fitted growth, for suites of several row counts.
     pub growth: Vec<Growth>,
-    /// What was asked, and whether it was reached.
+    /// The required figures, and whether they were reached.
     #[serde(default)]
     pub demands: Vec<Judged>,
-    /// Largest size of the folder for data and servers.
+    /// Largest size of the folder for data and servers, in bytes.
     #[serde(default)]
     pub peak_disk_bytes: u64,
-    /// Where the command line had it run otherwise than the suite says, in words; none where the
-    /// result was made before this was kept.
+    /// The differences between the command line and the suite, in words. `None` in results that are
+    /// older than this field.
     #[serde(default)]
     pub departs: Option<Vec<String>>,
 }
 
-/// What identifies a run: a result is only continued with the same.
+/// The parameters that identify a run. A result is continued only with the same ones.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
 pub struct Parameters {
     /// `full` or `quick`.
@@ -67,7 +67,7 @@ pub struct Parameters {
     pub rows: Vec<u64>,
     /// Runs of each method.
     pub runs: u32,
-    /// Row counts from here on are run once.
+    /// From this row count on, each method is run once.
     #[serde(default)]
     pub once_from: Option<u64>,
     /// Seed of the sample.
@@ -78,9 +78,9 @@ pub struct Parameters {
     pub page_cache: PageCache,
     /// Server settings.
     pub settings: BTreeMap<String, String>,
-    /// Method all others are compared with, where the option said so.
+    /// The method that all others are compared with, if the option gave one.
     pub against: Option<String>,
-    /// The methods chosen, where the option said so.
+    /// The chosen methods, if the option gave any.
     pub only: Vec<String>,
 }
 
@@ -112,17 +112,17 @@ pub struct DataResult {
     pub typed_checksum: Checksum,
 }
 
-/// How a method fared.
+/// The state of a method.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum MethodStatus {
-    /// Some runs are still to come.
+    /// Some runs are missing.
     Pending,
-    /// All runs done and all answers right.
+    /// All runs are done and all answers are right.
     Ok,
-    /// A program or an extension is not there; `message` says which.
+    /// A program or an extension is missing; `message` names it.
     Unavailable,
-    /// It failed, or its answer was wrong; `message` says how.
+    /// It failed, or its answer was wrong; `message` gives the reason.
     Failed,
 }
 
@@ -133,24 +133,24 @@ pub struct MethodResult {
     pub name: String,
     /// Title.
     pub title: String,
-    /// Whose it is.
+    /// Who provides it.
     pub by: By,
-    /// What a crash right after it loses.
+    /// What is lost if the server crashes right after it.
     pub durability: Durability,
     /// What else it gives up.
     pub gives_up: Vec<String>,
-    /// Settings of the server over the suite's.
+    /// Settings of the server. They override the suite's.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
     /// Name of its input.
     pub data: String,
-    /// The row count of the suite that this entry belongs to.
+    /// The row count of the suite for this entry.
     pub of_rows: u64,
     /// Rows loaded in one run.
     pub rows: u64,
-    /// Bytes of CSV that stand for these rows.
+    /// Bytes of CSV of these rows.
     pub bytes: u64,
-    /// True where a stated sample was loaded instead of all rows.
+    /// True if only a sample was loaded instead of all rows.
     pub sampled: bool,
     /// Name of the method it is compared with.
     pub against: Option<String>,
@@ -158,9 +158,9 @@ pub struct MethodResult {
     pub published_seconds: Option<f64>,
     /// Published rows per second.
     pub published_rows_per_second: Option<f64>,
-    /// What is published instead of a time.
+    /// A published factor or range, where no time is published.
     pub published_note: Option<String>,
-    /// How it fared.
+    /// Its state.
     pub status: MethodStatus,
     /// Why it is unavailable or failed.
     pub message: Option<String>,
@@ -168,7 +168,7 @@ pub struct MethodResult {
     pub versions: BTreeMap<String, String>,
     /// The runs.
     pub runs: Vec<Run>,
-    /// Summary of the runs.
+    /// Spread of the runs' seconds.
     pub seconds: Option<MedianRange>,
     /// Rows per second at the median.
     pub rows_per_second: Option<f64>,
@@ -178,7 +178,7 @@ pub struct MethodResult {
     pub ratio: Option<Ratio>,
 }
 
-/// Smallest, middle and largest of the runs.
+/// Smallest, middle and largest value of the runs.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq)]
 pub struct MedianRange {
     /// Middle.
@@ -190,7 +190,7 @@ pub struct MedianRange {
 }
 
 impl MedianRange {
-    /// The spread of some figures; none of none.
+    /// The spread of some figures; `None` if there are none.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let n = values.len();
@@ -203,55 +203,55 @@ impl MedianRange {
     }
 }
 
-/// Time over the time of another method in the same round.
+/// Time divided by the time of another method in the same round.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Ratio {
     /// The other method.
     pub against: String,
     /// Spread of the pairs' ratios.
     pub pairs: MedianRange,
-    /// False when the other method's durability is another.
+    /// False if the durability of the other method differs.
     pub same_durability: bool,
 }
 
-/// One run: times and costs, and the answer that was right before they were kept.
+/// One run: times and costs. The answer was checked before they were kept.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Run {
-    /// Which round of the interleaving, from 0.
+    /// Number of the round, from 0.
     pub round: u32,
     /// Wall-clock seconds of all steps.
     pub seconds: f64,
-    /// Wall-clock seconds of the run with its server's start, set-up and checks.
+    /// Wall-clock seconds of the whole run, including the server's start, set-up and checks.
     #[serde(default)]
     pub whole_seconds: f64,
     /// Seconds of each phase, in order.
     pub phases: Vec<PhaseTime>,
     /// WAL written.
     pub wal_bytes: Option<u64>,
-    /// Table, its TOAST and maps.
+    /// Size of the table, including its TOAST and maps.
     pub table_bytes: Option<u64>,
-    /// Its indexes.
+    /// Size of its indexes.
     pub index_bytes: Option<u64>,
     /// CPU seconds of the server's processes.
     pub server_cpu_seconds: Option<f64>,
     /// CPU seconds of the clients.
     pub client_cpu_seconds: f64,
-    /// Largest memory of the server seen.
+    /// Largest memory of the server, in bytes.
     pub server_peak_bytes: Option<u64>,
-    /// Largest memory of the clients.
+    /// Largest memory of the clients, in bytes.
     pub client_peak_bytes: u64,
-    /// Bytes that the server had written to storage when the command returned.
+    /// Bytes that the server had sent to storage when the command returned.
     pub written_bytes: Option<u64>,
-    /// Seconds to write and sync as many bytes with plain `write`, right after.
+    /// Seconds to write and sync as many bytes with plain `write`, measured right after the steps.
     pub floor_seconds: Option<f64>,
-    /// What the method told about itself.
+    /// Notes that the method reported.
     pub notes: Vec<String>,
-    /// Figures that the method told about itself, by name.
+    /// Figures that the method reported, by name.
     #[serde(default)]
     pub figures: BTreeMap<String, f64>,
     /// The answer that was checked.
     pub answer: Answer,
-    /// What was left after a crash, where it was tried.
+    /// The rows left after a crash, if the run had one.
     pub after_crash: Option<AfterCrash>,
 }
 
@@ -264,12 +264,12 @@ pub struct PhaseTime {
     pub seconds: f64,
 }
 
-/// What was checked against the source before the time was kept.
+/// The answer that was checked against the source before the time was kept.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Answer {
     /// Count and checksum of the table.
     pub checksum: Checksum,
-    /// How far the values were compared: `values` or, where they are changed on purpose, `count`.
+    /// What was compared: `values`, or `count` if the method changes values on purpose.
     pub compared: String,
     /// Each index and how it was checked.
     pub indexes: BTreeMap<String, String>,
@@ -278,7 +278,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Of a program that loads nothing and has checked itself.
+    /// The answer of a program that loads nothing and has checked itself.
     pub fn of_itself() -> Self {
         Self {
             checksum: Checksum::default(),
@@ -294,22 +294,22 @@ impl Answer {
 pub struct AfterCrash {
     /// Rows found.
     pub rows: u64,
-    /// Whether count and checksum were those from before.
+    /// Whether count and checksum were the same as before.
     pub same: bool,
 }
 
-/// A line fitted through seconds over rows, both as logarithms.
+/// A straight line fitted through the logarithms of seconds and rows.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Growth {
     /// Method.
     pub method: String,
-    /// Seconds grow with rows to this power.
+    /// Seconds grow with this power of the rows.
     pub time_exponent: f64,
-    /// Peak memory of the server likewise.
+    /// The same exponent for the peak memory of the server.
     pub server_memory_exponent: Option<f64>,
-    /// Peak memory of the client likewise.
+    /// The same exponent for the peak memory of the client.
     pub client_memory_exponent: Option<f64>,
-    /// Row counts it was fitted through.
+    /// Number of row counts it was fitted through.
     pub points: usize,
 }
 
@@ -324,14 +324,14 @@ impl SuiteResult {
         Ok(result)
     }
 
-    /// Writes the result so that a reader never sees half of it.
+    /// Writes the result atomically, so that no reader sees a partial file.
     pub fn write(&self, path: &Path) -> Result<()> {
         let new = path.with_extension("json.new");
         fs::write(&new, serde_json::to_string(self)? + "\n")?;
         fs::rename(&new, path).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Every suite's result in a folder of runs, by name of the suite.
+    /// Every suite's result in a folder of runs, sorted by the name of the suite.
     pub fn read_all(dir: &Path) -> Result<Vec<Self>> {
         let mut results = Vec::new();
         for entry in fs::read_dir(dir).with_context(|| format!("no runs in {}", dir.display()))? {
@@ -351,14 +351,14 @@ impl SuiteResult {
 }
 
 impl SuiteResult {
-    /// The title of a method; its name where it is not in this result.
+    /// The title of a method, or its name if it is not in this result.
     pub fn title_of<'a>(&'a self, name: &'a str) -> &'a str {
         self.methods.iter().find(|m| m.name == name).map_or(name, |m| m.title.as_str())
     }
 }
 
 impl MethodResult {
-    /// Median of a figure over the runs; none unless every run has it.
+    /// Median of a figure over the runs; `None` unless every run has it.
     pub fn median(&self, figure: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
         let values: Option<Vec<f64>> = self.runs.iter().map(figure).collect();
         Some(MedianRange::of(values?)?.median)

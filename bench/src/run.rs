@@ -1,5 +1,5 @@
-//! A suite from its definition to its JSON file: interleaved rounds, kept
-//! after every run, so that an interruption loses one run at most.
+//! Runs a suite from its definition to its JSON file in interleaved rounds. The file is written
+//! after every run, so that an interruption loses at most one run.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use crate::tools::Tools;
 use crate::whole;
 use crate::work::Work;
 
-/// What the command line asks for.
+/// The options of the command line.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     /// The quarter-hour profile.
@@ -56,11 +56,11 @@ pub struct RunOptions {
     pub work: PathBuf,
     /// Whether a sampled method's time is extrapolated to all rows.
     pub extrapolate: bool,
-    /// Throw an existing result away instead of continuing it.
+    /// Discard an existing result instead of continuing it.
     pub fresh: bool,
 }
 
-/// Runs one suite, continuing an unfinished result of the same parameters.
+/// Runs one suite. An unfinished result with the same parameters is continued.
 pub fn suite(options: &RunOptions, name: &str) -> Result<SuiteResult> {
     let suite = Suite::read(&options.suites, name)?;
     let methods = chosen(&suite, options)?;
@@ -146,7 +146,12 @@ fn parameters(suite: &Suite, options: &RunOptions) -> Parameters {
     }
 }
 
-/// A result that can be continued: same parameters, same server, same project.
+/// The existing result, if it can be continued.
+///
+/// # Errors
+///
+/// The result has other parameters or another server version, or it is unfinished and of another
+/// commit.
 fn existing(
     path: &Path,
     parameters: &Parameters,
@@ -223,7 +228,7 @@ fn empty(suite: &Suite, parameters: Parameters, environment: Environment) -> Sui
     }
 }
 
-/// The time now, UTC, to the second.
+/// The present time in UTC, to the second.
 pub fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
@@ -242,7 +247,7 @@ struct Rounds<'a> {
 type Datasets = BTreeMap<(String, u64), Dataset>;
 
 impl Rounds<'_> {
-    /// All rounds of all methods at one row count, each in an order of its own.
+    /// All rounds of all methods at one row count. Each round has its own order.
     fn at(&mut self, rows: u64, tools: &mut Tools) -> Result<()> {
         for method in self.methods.clone() {
             self.enter(method, rows, tools);
@@ -251,7 +256,7 @@ impl Rounds<'_> {
         pending.retain(|m| self.entry(m, rows).status == MethodStatus::Pending);
         let sets = self.make_data(&pending, rows)?;
         let runs = self.result.parameters.runs_at(rows);
-        // Methods are compared with others of the same input.
+        // Methods are compared with others that have the same input.
         let inputs: Vec<&str> =
             pending.iter().map(|m| self.suite.data_of(m).name.as_str()).collect();
         for round in 0..runs {
@@ -291,26 +296,26 @@ impl Rounds<'_> {
         self.keep()
     }
 
-    /// Says how long the runs still to come take, judged by those so far.
+    /// Prints the estimated time of the runs to come.
     fn say_time_left(&self) {
         if let Some(left) = estimate::seconds_left(&self.result, &self.methods) {
             say(&format!("    {} of this suite left", estimate::words(left)));
         }
     }
 
-    /// Rows of an input where the suite has so many.
+    /// Rows of an input, where the suite has `rows` rows.
     fn rows_in(&self, data: &Data, rows: u64) -> u64 {
         let own = data.rows.as_ref().filter(|_| self.options.rows.is_empty());
         own.map_or(rows, |own| if self.options.quick { own.quick } else { own.full })
     }
 
-    /// Rows that a method loads where the suite has so many.
+    /// Rows that a method loads, where the suite has `rows` rows.
     fn rows_of(&self, method: &MethodDefinition, rows: u64) -> u64 {
         let all = self.rows_in(self.suite.data_of(method), rows);
         method.sample_rows.map_or(all, |n| n.min(all))
     }
 
-    /// Makes sure that the method has its entry, and says so when it cannot be run here.
+    /// Adds an entry for the method if there is none, and reports it if the method cannot run here.
     fn enter(&mut self, method: &MethodDefinition, rows: u64, tools: &mut Tools) {
         let rows_loaded = self.rows_of(method, rows);
         let sampled = rows_loaded < self.rows_in(self.suite.data_of(method), rows);
@@ -393,7 +398,7 @@ impl Rounds<'_> {
         Ok(sets)
     }
 
-    /// Makes one input, with what its users need of it.
+    /// Makes one input, with the files and shares that its methods need.
     fn make_one(&self, data: &Data, rows: u64, users: &[&MethodDefinition]) -> Result<Dataset> {
         let workshop = Workshop {
             binaries: self.bench.binaries,
@@ -411,7 +416,8 @@ impl Rounds<'_> {
         workshop.make(data, rows, &derived, &lanes)
     }
 
-    /// Notes an input in the result; one that was there must be the same again.
+    /// Records an input in the result. An input that is already recorded must have the same
+    /// checksum.
     fn record(&mut self, (name, rows): &(String, u64), set: &Dataset) -> Result<()> {
         let size = |path: &PathBuf| fs::metadata(path).map(|m| m.len());
         let mut derived = BTreeMap::new();
@@ -437,7 +443,7 @@ impl Rounds<'_> {
         Ok(())
     }
 
-    /// Takes a run into the result, or the reason why there is none.
+    /// Adds a run to the result, or the reason of its failure.
     fn take(&mut self, method: &MethodDefinition, rows: u64, set: &Dataset, outcome: Result<Run>) {
         let outcome = outcome.and_then(|run| {
             self.agree(&run)?;
@@ -459,7 +465,7 @@ impl Rounds<'_> {
         }
     }
 
-    /// The questions' answers must be those that earlier methods gave on the same rows.
+    /// Checks that the questions have the same answers as in earlier runs on the same rows.
     fn agree(&self, run: &Run) -> Result<()> {
         for other in self.result.methods.iter() {
             let same = |r: &&Run| r.answer.checksum == run.answer.checksum;
@@ -478,7 +484,7 @@ impl Rounds<'_> {
         Ok(())
     }
 
-    /// Writes what there is so far.
+    /// Writes the result so far.
     fn keep(&mut self) -> Result<()> {
         self.result.updated = now();
         summary::summarise(&mut self.result, self.options.extrapolate);
@@ -486,7 +492,7 @@ impl Rounds<'_> {
     }
 }
 
-/// Whether a failure of this method fails the whole run: a rival's is only reported.
+/// Whether a failure of this method fails the whole run. A rival's failure is only reported.
 pub fn is_fatal(method: &MethodResult) -> bool {
     method.status == MethodStatus::Failed && method.by != By::Rival
 }

@@ -1,5 +1,5 @@
-//! PostgreSQL servers for the runs: one template for each set of settings, a
-//! fresh copy of it for each run, crashed or stopped at the end.
+//! PostgreSQL servers for the runs. Each set of settings has one template. Each run uses a fresh
+//! copy of it and crashes or stops its server at the end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,22 +20,22 @@ use crate::psql::Psql;
 /// Role and database of every run.
 pub const USER: &str = "bench";
 
-/// How long a server may take to start, recovery included.
+/// The longest time for a server to start, including recovery.
 const START_LIMIT: Duration = Duration::from_secs(600);
 
-/// Where the programs are and who runs them.
+/// The folder of the programs, and the user who runs them.
 #[derive(Clone, Debug)]
 pub struct Binaries {
     /// The folder of `initdb` and `postgres`.
     pub dir: PathBuf,
     /// The program psql: the folder's own, or the one on the path.
     pub psql: PathBuf,
-    /// User and group of the server, where the runner is root.
+    /// User and group of the server, if the runner is root.
     pub owner: Option<(u32, u32)>,
 }
 
 impl Binaries {
-    /// Looks the programs up. As root, servers run as `postgres` or `nobody`.
+    /// Finds the programs. If the runner is root, servers run as `postgres` or `nobody`.
     pub fn find(dir: Option<&Path>) -> Result<Self> {
         let dir = match dir {
             Some(dir) => dir.to_owned(),
@@ -43,7 +43,7 @@ impl Binaries {
                 "no PostgreSQL server found\nhint: name its folder of programs with --pg-bin",
             )?,
         };
-        // A link in a private clone may lead to where the server's user can go.
+        // Resolve links: the server's user may have no access to a link in a private clone.
         let dir = fs::canonicalize(&dir).unwrap_or(dir);
         for program in ["initdb", "postgres"] {
             let path = dir.join(program);
@@ -56,7 +56,7 @@ impl Binaries {
         Ok(Self { dir, psql, owner })
     }
 
-    /// The server's version as it tells it: `postgres (PostgreSQL) 15.20 …`.
+    /// The version that the server reports: `postgres (PostgreSQL) 15.20 …`.
     pub fn version(&self) -> Result<String> {
         let output = self.command("postgres").arg("--version").output().with_context(|| {
             format!(
@@ -80,7 +80,7 @@ impl Binaries {
         command
     }
 
-    /// Makes a folder that the server's user owns and others may read.
+    /// Makes a folder that the server's user owns and that others may read.
     pub fn make_dir(&self, path: &Path) -> Result<()> {
         fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
@@ -102,7 +102,7 @@ fn newest_installed() -> Option<PathBuf> {
     Some(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
 }
 
-/// User and group of `postgres`, else of `nobody`.
+/// User and group of `postgres`, or of `nobody` if there is no `postgres`.
 fn unprivileged_user() -> Result<(u32, u32)> {
     let passwd = fs::read_to_string("/etc/passwd")?;
     for name in ["postgres", "nobody"] {
@@ -119,7 +119,7 @@ fn unprivileged_user() -> Result<(u32, u32)> {
 /// Settings of a server, by name.
 pub type ServerSettings = BTreeMap<String, String>;
 
-/// Makes an initialised cluster with the database of the runs in it, to be copied for each run.
+/// Makes an initialised cluster that has the database of the runs. It is copied for each run.
 pub fn make_template(
     binaries: &Binaries,
     work: &Path,
@@ -140,7 +140,7 @@ pub fn make_template(
     Ok(dir)
 }
 
-/// Copies a template to a fresh data directory.
+/// Copies a template to a new data directory.
 pub fn fresh_copy(template: &Path, data: &Path) -> Result<()> {
     remove_dir(data)?;
     let status = Command::new("cp").arg("-a").arg(template).arg(data).status()?;
@@ -148,7 +148,7 @@ pub fn fresh_copy(template: &Path, data: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes a folder with all in it; one that is not there is no error.
+/// Removes a folder with everything in it. A missing folder is no error.
 pub fn remove_dir(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
@@ -158,7 +158,7 @@ pub fn remove_dir(path: &Path) -> Result<()> {
     }
 }
 
-/// A server that runs; dropped, it is stopped at once.
+/// A running server. Dropping it stops the server at once.
 pub struct BenchServer {
     child: Child,
     data: PathBuf,
@@ -167,7 +167,7 @@ pub struct BenchServer {
 }
 
 impl BenchServer {
-    /// Starts a server on a data directory and waits until it takes connections.
+    /// Starts a server on a data directory and waits until it accepts connections.
     pub fn start(
         binaries: &Binaries,
         data: &Path,
@@ -224,24 +224,24 @@ impl BenchServer {
         self.child.id()
     }
 
-    /// The TCP port on 127.0.0.1, also that of the socket.
+    /// The TCP port on 127.0.0.1. The socket has the same number.
     pub fn port(&self) -> u16 {
         self.port.number
     }
 
-    /// psql towards this server.
+    /// psql for this server.
     pub fn psql(&self) -> &Psql {
         &self.psql
     }
 
-    /// Makes the database of the runs again, with options of CREATE DATABASE.
+    /// Drops and creates the database of the runs, with options of CREATE DATABASE.
     pub fn remake_database(&self, options: &str) -> Result<()> {
         self.psql.query(&format!("DROP DATABASE {USER}"), "postgres")?;
         let sql = format!("CREATE DATABASE {USER} TEMPLATE template0 {options}");
         self.psql.query(&sql, "postgres").map(|_| ())
     }
 
-    /// Stops in good order (a fast shutdown, with its checkpoint).
+    /// Stops the server by a fast shutdown, with its checkpoint.
     pub fn stop(mut self) -> Result<()> {
         proc::signal(self.pid(), Signal::INT);
         let status = self.child.wait()?;
@@ -249,8 +249,8 @@ impl BenchServer {
         Ok(())
     }
 
-    /// Kills every process of the server with SIGKILL, the postmaster first so
-    /// that it cannot tidy up.
+    /// Kills every process of the server with SIGKILL. The postmaster comes first, so that it
+    /// cannot clean up.
     pub fn crash(mut self) -> Result<()> {
         let children = proc::children(self.pid());
         proc::signal(self.pid(), Signal::KILL);
@@ -258,7 +258,7 @@ impl BenchServer {
             proc::signal(*child, Signal::KILL);
         }
         self.child.wait()?;
-        // One that waits for a busy disk takes its time to die.
+        // A process that waits for a busy disk takes some time to end.
         let start = Instant::now();
         while start.elapsed() < START_LIMIT {
             if !children.iter().any(|pid| proc::runs(*pid)) {
@@ -276,11 +276,11 @@ impl Drop for BenchServer {
     }
 }
 
-/// A port of the loopback interface, kept for one server while this lives.
+/// A port of the loopback interface, reserved for one server while this value exists.
 ///
-/// A port that has merely been free may be given to somebody else before the server has it. Of
-/// one that has a connection the system gives no second to anybody who asks for a free one, and
-/// yet a server that names it may listen there (SO_REUSEADDR).
+/// A port that is merely free may go to another process before the server binds it. This port has a
+/// connection. The system therefore does not give it to a process that requests any free port. A
+/// server that names the port can still listen on it (SO_REUSEADDR).
 struct Port {
     number: u16,
     _ends: [TcpStream; 2],
@@ -296,11 +296,11 @@ impl Port {
     }
 }
 
-/// The programs that a killed runner may have left at work on its folder.
+/// The programs that a killed runner may have left running in its folder.
 const LEFTOVERS: [&str; 4] = ["cp", "initdb", "postgres", "psql"];
 
-/// Ends what an earlier, killed runner left at work on its folder: programs of
-/// ours whose arguments name it. The server's children go with their postmaster.
+/// Ends the programs that an earlier, killed runner left running in its folder: those whose
+/// arguments name the folder. The server's children end with their postmaster.
 pub fn end_leftovers(work: &Path) -> Result<()> {
     for _ in 0..1000 {
         let left = leftovers(work);
@@ -325,8 +325,8 @@ fn leftovers(work: &Path) -> Vec<u32> {
     all.filter_map(|e| e.file_name().to_string_lossy().parse().ok()).filter(ours).collect()
 }
 
-/// Whether one of the arguments, parted by NUL, is this folder or something in it: not one whose
-/// name merely begins alike.
+/// Whether one of the arguments, separated by NUL, is this folder or a path in it. Whole path
+/// components are compared, so a name with the same beginning does not match.
 fn names(arguments: &str, dir: &Path) -> bool {
     arguments.split('\0').any(|argument| Path::new(argument).starts_with(dir))
 }

@@ -1,4 +1,4 @@
-//! From the runs to the figures: medians, ratios of pairs, growth.
+//! Computes the figures from the runs: medians, ratios of pairs, growth.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use crate::result::{
     fitted_exponent, Growth, MedianRange, MethodResult, MethodStatus, Ratio, Run, SuiteResult,
 };
 
-/// Fills in every figure that follows from the runs.
+/// Fills in every figure that is computed from the runs.
 pub fn summarise(result: &mut SuiteResult, extrapolate: bool) {
     let all = result.methods.clone();
     for method in &mut result.methods {
-        // A method that failed in any round has no figure, whatever its other rounds took.
+        // A method that failed in any round has no figure, even if other rounds have a time.
         let runs = if method.status == MethodStatus::Failed { &[][..] } else { &method.runs[..] };
         let seconds = MedianRange::of(runs.iter().map(|r| r.seconds).collect());
         method.seconds = seconds;
@@ -37,7 +37,7 @@ pub fn complete(result: &mut SuiteResult) {
     result.complete = result.methods.iter().all(|m| m.status != MethodStatus::Pending);
 }
 
-/// Time over time, round by round; a sample is never compared with a whole.
+/// Time divided by time, round by round. A sample is never compared with a whole input.
 fn ratio(method: &MethodResult, other: &MethodResult) -> Option<Ratio> {
     let failed = [method, other].iter().any(|m| m.status == MethodStatus::Failed);
     if failed || method.rows != other.rows || method.rows == 0 {
@@ -55,7 +55,7 @@ fn ratio(method: &MethodResult, other: &MethodResult) -> Option<Ratio> {
     })
 }
 
-/// Exponents of the methods that have several row counts.
+/// Exponents of growth of the methods that have several row counts.
 fn growth(methods: &[MethodResult]) -> Vec<Growth> {
     let mut by_name: BTreeMap<&str, Vec<&MethodResult>> = BTreeMap::new();
     for method in methods.iter().filter(|m| m.seconds.is_some()) {

@@ -1,10 +1,10 @@
-//! `{name}` in the definitions: snippets, files and addresses put into SQL and commands.
+//! Replaces `{name}` in the definitions by snippets, files and addresses.
 
 use std::collections::BTreeMap;
 
 use anyhow::{bail, Result};
 
-/// The variables that the runner itself supplies.
+/// The variables that the runner supplies.
 pub const KNOWN: &[&str] = &[
     "answer",
     "base",
@@ -31,8 +31,8 @@ pub const KNOWN: &[&str] = &[
     "out",
 ];
 
-/// The variables that a text uses: `{` followed by lower-case letters, digits
-/// and underscores and `}`. Other braces are text.
+/// The variables that a text uses: `{`, then lower-case letters, digits and underscores, then `}`.
+/// Other braces are plain text.
 pub fn variables(text: &str) -> impl Iterator<Item = &str> {
     text.split('{').skip(1).filter_map(|rest| {
         let (name, _) = rest.split_once('}')?;
@@ -45,7 +45,7 @@ fn is_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// Puts the values in; values may use variables in turn, three levels deep.
+/// Fills in the values. Values may use variables in turn, up to three levels deep.
 pub fn fill(text: &str, values: &BTreeMap<String, String>) -> Result<String> {
     let mut text = text.to_owned();
     for _ in 0..3 {

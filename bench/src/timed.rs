@@ -1,4 +1,4 @@
-//! What the steps of one run took, told and used.
+//! Times, reports and resources of the steps of one run.
 
 use std::fmt;
 use std::fs;
@@ -13,16 +13,16 @@ use crate::proc::ClientUsage;
 use crate::psql::{Psql, Told};
 use crate::result::PhaseTime;
 
-/// What the steps took.
+/// Times, reports and resources of the steps.
 #[derive(Debug, Default)]
 pub struct Timed {
     /// Wall-clock seconds of all steps.
     pub seconds: f64,
     /// Seconds of each phase, in order.
     pub phases: Vec<PhaseTime>,
-    /// What the clients told.
+    /// What the clients reported.
     pub told: Told,
-    /// What the clients used.
+    /// The resources that the clients used.
     pub usage: ClientUsage,
 }
 
@@ -33,12 +33,12 @@ impl Timed {
         self.usage = self.usage.plus(usage, false);
     }
 
-    /// Notes what a phase took.
+    /// Records the seconds of a phase.
     pub fn phase(&mut self, name: &str, seconds: f64) {
         self.phases.push(PhaseTime { name: name.to_owned(), seconds });
     }
 
-    /// One session through several phases.
+    /// Runs one session through several phases.
     pub fn session(
         &mut self,
         psql: &Psql,
@@ -56,7 +56,7 @@ impl Timed {
         Ok(())
     }
 
-    /// Several sessions at once: the phase lasts until the last has ended.
+    /// Runs several sessions at the same time. The phase lasts until the last session has ended.
     pub fn at_once(
         &mut self,
         psql: &Psql,
@@ -70,7 +70,7 @@ impl Timed {
             psql.start(&[(phase, sql)], scratch, &format!("{name}-{i}"))
         };
         let running: Vec<_> = statements.iter().enumerate().map(begin).collect::<Result<_>>()?;
-        // All are waited for, also when one has failed: none may outlive the run.
+        // Wait for all of them, even if one has failed, so that none outlives the run.
         let ended: Vec<_> = running.into_iter().map(|r| r.wait()).collect();
         let seconds = start.elapsed().as_secs_f64();
         let mut usage = ClientUsage::default();
@@ -84,8 +84,8 @@ impl Timed {
         Ok(())
     }
 
-    /// Takes over what the loader wrote about itself: method chosen and why, what it gives up, what
-    /// held it up, its phases. Its count must be the table's.
+    /// Reads the loader's summary: the method chosen and why, what it gives up, its bottleneck and
+    /// its phases. The summary's count of loaded rows must be `rows`.
     pub fn read_summary(&mut self, path: &Path, rows: u64) -> Result<()> {
         if !path.exists() {
             return Ok(());
@@ -112,7 +112,7 @@ impl Timed {
     }
 }
 
-/// What is taken over of the JSON that the loader writes about itself.
+/// The parts of the loader's JSON summary that are used.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Summary {
@@ -124,7 +124,7 @@ struct Summary {
     seconds: Phases,
 }
 
-/// The members of an object in the order in which they are written.
+/// The members of an object, in the order in which they are written.
 #[derive(Default)]
 struct Phases(Vec<PhaseTime>);
 

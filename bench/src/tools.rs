@@ -1,4 +1,4 @@
-//! What methods need: programs, extensions of the server, Python modules, and their versions.
+//! The programs, server extensions and Python modules that methods need, and their versions.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::environment::first_line;
 use crate::psql::Psql;
 use crate::server::USER;
 
-/// What is there, with its version; what is not, with the reason.
+/// The available tools with their versions, and the reasons for the missing ones.
 #[derive(Debug)]
 pub struct Tools {
     extensions: BTreeMap<String, String>,
@@ -22,7 +22,7 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Asks a running server which extensions it has.
+    /// Queries a running server for its extensions.
     pub fn look(psql: &Psql, pgsluice: &Path, python: &str) -> Result<Self> {
         let sql = "SELECT name, default_version FROM pg_available_extensions";
         let pair = |line: &str| {
@@ -30,7 +30,7 @@ impl Tools {
             Some((name.to_owned(), version.to_owned()))
         };
         let extensions = psql.query(sql, USER)?.lines().filter_map(pair).collect();
-        // Only a library that is loaded tells its settings.
+        // A library's settings are visible only after it is loaded.
         let sql = "LOAD 'pgsluice'; SELECT name FROM pg_settings WHERE name LIKE 'pgsluice.%'";
         let settings = psql.query(sql, USER).unwrap_or_default();
         let sql = "SELECT collversion FROM pg_collation WHERE collname = 'en-US-x-icu'";
@@ -45,7 +45,7 @@ impl Tools {
         })
     }
 
-    /// The version of what a definition calls by name, or why it cannot be used.
+    /// The version of a tool that a definition names, or why it cannot be used.
     pub fn version(&mut self, need: &str) -> Result<String, String> {
         if let Some(known) = self.asked.get(need) {
             return known.clone();

@@ -1,5 +1,5 @@
-//! Is a run the whole of its suite? What the command line had it leave out or do otherwise, in words,
-//! and what is known today about what its methods give up.
+//! Compares a run with its suite: what the command line left out or changed, in words, and what its
+//! methods are known to give up today.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::demand::{Demand, Judged};
 use crate::figures;
 use crate::result::{Parameters, SuiteResult};
 
-/// Where a run of these parameters departs from what the suite says for its profile.
+/// The differences between the parameters of a run and the suite's for its profile.
 pub fn departures(suite: &Suite, made: &Parameters) -> Vec<String> {
     let quick = made.profile == "quick";
     let rows = if quick { &suite.rows.quick } else { &suite.rows.full };
@@ -17,7 +17,7 @@ pub fn departures(suite: &Suite, made: &Parameters) -> Vec<String> {
     if made.rows != *rows {
         words.push(format!("{} rows instead of {}", counts(&made.rows), counts(rows)));
     }
-    // More rounds hold all that the suite asks for.
+    // More rounds than the suite's are no departure.
     if made.runs < runs {
         let plural = if made.runs == 1 { "" } else { "s" };
         words.push(format!("{} round{plural} instead of {runs}", made.runs));
@@ -40,11 +40,15 @@ fn counts(rows: &[u64]) -> String {
     rows.iter().map(|n| figures::count(*n)).collect::<Vec<_>>().join(", ")
 }
 
-/// Adds to a result what the current definitions say beyond it: where it departs from its suite, if
-/// it was made before that was kept, and what its methods were later found to give up. A warning
-/// that was written after a run must stand beside its figures too. What is asked of the figures is
-/// what the definition asks today, or what it asked, where it names methods now that the run does
-/// not have; the runs stay as they were. Without a definition nothing changes.
+/// Adds to a result what only the current definitions state. The runs stay as they were:
+///
+/// * the differences from its suite, if the result is older than that field
+/// * what its methods were later found to give up, so that a later warning appears beside the
+///   figures
+/// * the demands of today. A demand that names a method the run does not have is replaced by the
+///   one of the same work in the result, if there is one
+///
+/// Without a definition nothing changes.
 pub fn annotate(result: &mut SuiteResult, suites: &Path) {
     let Ok(suite) = Suite::read(suites, &result.suite) else { return };
     if result.departs.is_none() {
@@ -68,7 +72,7 @@ pub fn annotate(result: &mut SuiteResult, suites: &Path) {
     result.demands = demands.into_iter().map(|d| Judged::new(d, result)).collect();
 }
 
-/// Where a result departs from its suite, as a sentence; nothing where it is the whole of it.
+/// The differences from the suite as a sentence; `None` if the run is the whole suite.
 pub fn sentence(result: &SuiteResult) -> Option<String> {
     let departs = result.departs.as_ref().filter(|words| !words.is_empty())?;
     Some(format!("Not the whole suite: {}.", departs.join("; ")))

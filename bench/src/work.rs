@@ -1,4 +1,5 @@
-//! The folder for data and servers: claimed by one runner, watched, removed at the end.
+//! The folder for data and servers. One runner claims it, measures its size, and removes it at the
+//! end.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,16 +9,16 @@ use anyhow::Result;
 
 use crate::server::{self, Binaries};
 
-/// The folder of one run, held by one runner at a time and removed at the end.
+/// The folder of one run. One runner at a time holds it and removes it at the end.
 #[derive(Debug)]
 pub struct Work {
-    /// Where it is.
+    /// Its path.
     pub dir: PathBuf,
     _lock: File,
 }
 
 impl Work {
-    /// Takes the folder, ends and removes what a killed runner has left in it.
+    /// Claims the folder, then ends and removes what a killed runner has left in it.
     pub fn claim(dir: &Path, binaries: &Binaries) -> Result<Self> {
         binaries.make_dir(dir)?;
         let lock = File::create(dir.join("lock"))?;
@@ -42,7 +43,7 @@ impl Drop for Work {
     }
 }
 
-/// Bytes of all files below a folder. Files that go while it looks count nothing.
+/// Bytes of all files below a folder. Files that disappear meanwhile count as zero.
 pub fn bytes_below(dir: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(dir)? {

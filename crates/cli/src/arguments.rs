@@ -1,5 +1,5 @@
-//! The arguments that `load`, `plan` and `check` share, as typed, and what
-//! they mean to the engine.
+//! The arguments that `load`, `plan` and `check` share, and their conversion to options of the
+//! engine.
 
 use crate::connection::ConnectionArguments;
 use crate::detect::detected;
@@ -48,7 +48,7 @@ pub enum StrayQuotesAre {
 }
 
 impl StrayQuotesAre {
-    /// The same to the engine.
+    /// The engine's value for this option.
     pub fn meant(self) -> StrayQuotes {
         match self {
             StrayQuotesAre::Error => StrayQuotes::Error,
@@ -128,7 +128,7 @@ pub struct SourceArguments {
     /// Read options from a file, as `pgsluice sniff` writes it; options on the command line
     /// win. (The command `pgsluice plan` is something else: it shows what a load would do)
     #[arg(long, value_name = "FILE")]
-    #[allow(dead_code)] // it is read before the arguments are
+    #[allow(dead_code)] // plan_file reads it earlier
     plan: Option<PathBuf>,
     /// Detect delimiter, quote, escape, header and the lines around the table in the first
     /// file, unless options give them; if the file does not decide, stop and list the
@@ -267,11 +267,11 @@ pub struct TargetArguments {
     pub foreign_keys: ForeignKeys,
 }
 
-/// The name of a node, and its URL.
+/// Splits NAME=URL into the name of a node and its URL.
 ///
 /// # Errors
 ///
-/// One of them is missing.
+/// The name or the URL is missing.
 pub fn node(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, url)) if !name.is_empty() && !url.is_empty() => Ok((name.into(), url.into())),
@@ -300,7 +300,7 @@ pub struct LoadArguments {
 }
 
 impl LoadArguments {
-    /// What the arguments mean.
+    /// The options of the engine for these arguments.
     ///
     /// # Errors
     ///
@@ -322,7 +322,7 @@ impl LoadArguments {
     }
 }
 
-/// As COPY, which takes these for CSV alone.
+/// Allows these options only for CSV, as COPY does.
 fn only_of_csv(format: FormatName, a: &TargetArguments) -> Result<(), Failure> {
     let given = [("--force-null", &a.force_null), ("--force-not-null", &a.force_not_null)];
     match given.iter().find(|(_, names)| !names.is_empty()) {
@@ -333,7 +333,7 @@ fn only_of_csv(format: FormatName, a: &TargetArguments) -> Result<(), Failure> {
     }
 }
 
-/// What cannot be done without locking others out.
+/// Rejects options that lock other sessions out, if `--no-lock-out` is given.
 fn lock_out(a: &TargetArguments) -> Result<(), Failure> {
     let needs = [
         ("--truncate", a.truncate && a.method != Method::Lanes),
@@ -362,11 +362,11 @@ fn only_of_staged(a: &TargetArguments) -> Result<(), Failure> {
     }
 }
 
-/// What the arguments say of the files.
+/// The options of the input.
 ///
 /// # Errors
 ///
-/// A usage error: options that contradict each other, or a value that an option does not take.
+/// A usage error: options contradict each other, or a value is not valid for its option.
 pub fn input(a: &SourceArguments) -> Result<InputOptions, Failure> {
     let format = format(a)?;
     let frame = frame(a, &format)?;
@@ -393,7 +393,7 @@ pub fn input(a: &SourceArguments) -> Result<InputOptions, Failure> {
     })
 }
 
-/// The form of the files, as far as it is given.
+/// The format of the files, with the options given for it.
 fn format(a: &SourceArguments) -> Result<FileFormat, Failure> {
     let dialect = DialectOptions {
         delimiter: a.delimiter.clone(),
@@ -416,7 +416,7 @@ fn named(a: &SourceArguments, format: &FileFormat) -> Result<Named, Failure> {
     Named::find(&a.files, a.files_from.as_deref(), a.from0, &other)
 }
 
-/// The same with its files found. A list that is standard input can be read only once.
+/// The same arguments with the files found. A list on standard input can be read only once.
 ///
 /// # Errors
 ///
@@ -426,7 +426,7 @@ pub fn with_files(a: &SourceArguments) -> Result<SourceArguments, Failure> {
     Ok(SourceArguments { named: Some(named), ..a.clone() })
 }
 
-/// Which lines are no records.
+/// The lines that are not records.
 fn frame(a: &SourceArguments, format: &FileFormat) -> Result<Frame, Failure> {
     let comment = one_byte("comment", a.comment.as_deref())?;
     if let (Some(comment), FileFormat::Delimited(dialect)) = (comment, format) {
@@ -441,7 +441,7 @@ fn frame(a: &SourceArguments, format: &FileFormat) -> Result<Frame, Failure> {
     Ok(Frame { skip_lines: a.skip_lines, skip_footer: a.skip_footer, comment, delimiter_named })
 }
 
-/// A binary file says of itself all there is to say.
+/// The binary format, which describes itself: options of other formats are rejected.
 fn binary(a: &SourceArguments) -> Result<FileFormat, Failure> {
     let given = [
         ("--header", a.header.is_some()),
@@ -464,11 +464,11 @@ fn binary(a: &SourceArguments) -> Result<FileFormat, Failure> {
     }
 }
 
-/// Sees to it that what is written is not one of the files that are read.
+/// Checks that the output file is not one of the input files.
 ///
 /// # Errors
 ///
-/// It is.
+/// It is one of them.
 pub fn spare(sources: &[Arc<dyn Source>], out: &Path) -> Result<(), Failure> {
     let Ok(facts) = out.metadata() else { return Ok(()) };
     let same = |source: &Arc<dyn Source>| {

@@ -1,4 +1,4 @@
-//! The arguments that say where the database is, as psql and pg_dump name them.
+//! The arguments of the connection. They have the same names as in psql and pg_dump.
 
 use crate::failure::Failure;
 use clap::{ArgAction, Args};
@@ -34,11 +34,11 @@ pub struct ConnectionArguments {
 }
 
 impl ConnectionArguments {
-    /// The target as one text that libpq takes.
+    /// The target as one connection string for libpq.
     ///
     /// # Errors
     ///
-    /// `--to` cannot be read, or contains what another option gives.
+    /// `--to` cannot be read, or repeats what another option gives.
     pub fn target(&self) -> Result<String, Failure> {
         let given = [
             ("host", "--host", &self.host),

@@ -1,6 +1,6 @@
 //! Names of encodings.
 
-/// The server's name of an encoding that is not UTF-8.
+/// The server's name of the encoding; `None` for UTF-8.
 pub fn other_than_utf8(name: Option<&str>) -> Option<String> {
     let utf8 = |name: &String| {
         let plain: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
@@ -9,7 +9,7 @@ pub fn other_than_utf8(name: Option<&str>) -> Option<String> {
     name.map(servers_name).filter(|name| !utf8(name))
 }
 
-/// The server's name of an encoding that has another name elsewhere: cp1252, utf-8-sig.
+/// The server's name of an encoding. Other names of it are converted: cp1252, utf-8-sig.
 fn servers_name(name: &str) -> String {
     let plain: String =
         name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_lowercase();

@@ -1,4 +1,4 @@
-//! How a command fails: what is printed, and the exit code.
+//! The failure of a command: its message and its exit code.
 
 use crate::output::{self, say, say_at};
 use crate::wording::words;
@@ -8,25 +8,25 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::process::ExitCode;
 
-/// The exit codes, which are stable. `docs/guide/scheduler.md` and `--help` say what they mean.
+/// The exit codes, which are stable. `docs/guide/scheduler.md` and `--help` describe them.
 pub mod code {
     use pgsluice_engine::Kind;
 
-    /// Something must be put right first.
+    /// The cause must be removed first.
     pub const FAILED: u8 = 1;
-    /// The arguments are wrong; clap's own code for it.
+    /// The arguments are wrong. clap uses the same code.
     pub const USAGE: u8 = 2;
-    /// Loaded, and some records were rejected.
+    /// The rows are loaded, but some records were rejected.
     pub const REJECTED: u8 = 3;
     /// The data cannot be loaded.
     pub const DATA: u8 = 4;
-    /// No connection, or it was lost.
+    /// There is no connection, or it was lost.
     pub const CONNECTION: u8 = 5;
-    /// A lock or a time limit.
+    /// A lock was not available, or a time limit was exceeded.
     pub const BUSY: u8 = 6;
     /// Stopped by a signal, or by an administrator of the server.
     pub const CANCELLED: u8 = 7;
-    /// A defect.
+    /// A bug in the program.
     pub const INTERNAL: u8 = 8;
 
     /// The exit code of an error.
@@ -43,7 +43,7 @@ pub mod code {
     }
 }
 
-/// An error on its way to the user.
+/// An error to be reported to the user.
 #[derive(Debug)]
 pub struct Failure {
     message: String,
@@ -59,13 +59,13 @@ impl Failure {
         Self { message: message.into(), hint: None, code: code::FAILED, error: None }
     }
 
-    /// Adds what the user can do about it.
+    /// Adds a hint: what the user can do.
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Prints the failure and gives the exit code.
+    /// Prints the failure and returns the exit code.
     pub fn report(&self) -> ExitCode {
         if output::logs() {
             let more = match serde_json::to_value(self.problem()) {
@@ -91,7 +91,7 @@ impl Failure {
         self.code
     }
 
-    /// The failure as a program reads it.
+    /// The failure in the form of the summary.
     pub fn problem(&self) -> Problem<'_> {
         let error = self.error.as_ref();
         let server = error.and_then(Error::server);
@@ -108,24 +108,24 @@ impl Failure {
     }
 }
 
-/// What `error` is in a summary, and in a log of objects.
+/// The object `error` in a summary and in a JSON log.
 #[derive(Debug, Serialize)]
 pub struct Problem<'f> {
-    /// what a program can do about it: see the exit codes
+    /// the kind of the error, which determines the exit code
     kind: Kind,
     /// what happened
     message: String,
-    /// five characters, if the server has said it
+    /// five characters, if the error is from the server
     sqlstate: Option<&'f str>,
     /// the server's DETAIL
     detail: Option<&'f str>,
-    /// where in the input
+    /// the place in the input
     place: Option<&'f Place>,
     /// what to do
     hint: Option<&'f str>,
-    /// what the failed load has changed nevertheless
+    /// what the failed load has changed in the database
     changed: Option<&'f str>,
-    /// nodes that do not have their rows, where others have committed theirs
+    /// nodes without their rows, while other nodes have committed theirs
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     open_nodes: &'f [String],
 }

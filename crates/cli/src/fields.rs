@@ -1,4 +1,4 @@
-//! The arguments on what becomes of the fields of the file.
+//! The arguments on the fields of the files.
 
 use crate::arguments::{FormatName, HeaderUse, SourceArguments, TargetArguments};
 use crate::failure::Failure;
@@ -63,11 +63,11 @@ impl FieldArguments {
         (!self.columns.is_empty()).then(all)
     }
 
-    /// What else becomes of the fields.
+    /// The options of the engine for these arguments.
     ///
     /// # Errors
     ///
-    /// A value is not one.
+    /// A value is malformed.
     pub fn options(&self, source: &SourceArguments) -> Result<FieldOptions, Failure> {
         let set = |given: &String| {
             let (column, value) = pair("--set", given)?;
@@ -95,11 +95,11 @@ impl FieldArguments {
         Ok(all)
     }
 
-    /// Whether these options go together, and with the others.
+    /// Checks that these options can be used together and with the other options.
     ///
     /// # Errors
     ///
-    /// They do not.
+    /// They cannot.
     pub fn check(&self, source: &SourceArguments, target: &TargetArguments) -> Result<(), Failure> {
         let columns = self.columns().unwrap_or_default();
         let left_out = columns.iter().any(Option::is_none);
@@ -149,7 +149,7 @@ impl FieldArguments {
     }
 }
 
-/// Expressions need rows that land as text in the table of the method staged.
+/// Expressions need rows in the text form, in the landing table of the method staged.
 fn expressions_by(source: &SourceArguments, target: &TargetArguments) -> Result<(), Failure> {
     let wrong =
         |message: String, hint: &'static str| Err(Error::usage(message).with_hint(hint).into());
@@ -169,12 +169,12 @@ fn expressions_by(source: &SourceArguments, target: &TargetArguments) -> Result<
     }
 }
 
-/// Whether a value of `--null` is for one column: `=` stands in it, and not first.
+/// Whether a value of `--null` is for one column: it contains `=`, but not as first character.
 fn of_column(given: &str) -> bool {
     given.find('=').is_some_and(|at| at > 0)
 }
 
-/// The marker of NULL for all columns, if one is given: a value of `--null` without a column.
+/// The marker of NULL for all columns: the value of `--null` without a column, if there is one.
 ///
 /// # Errors
 ///
@@ -191,7 +191,7 @@ pub fn marker(given: &[String]) -> Result<Option<String>, Failure> {
     }
 }
 
-/// The values of `--null` that are for one column, or by `*` for all.
+/// The values of `--null` that name a column, or `*` for all columns.
 fn spellings(given: &[String]) -> Result<Vec<(Option<String>, String)>, Error> {
     let one = |given: &String| {
         let (column, text) = pair("--null", given)?;
@@ -204,11 +204,11 @@ fn spellings(given: &[String]) -> Result<Vec<(Option<String>, String)>, Error> {
     given.iter().filter(|given| of_column(given)).map(one).collect()
 }
 
-/// Refuses spellings of NULL for one column.
+/// Rejects spellings of NULL for single columns.
 ///
 /// # Errors
 ///
-/// There is one.
+/// There is such a spelling.
 pub fn no_spellings(source: &SourceArguments, command: &str) -> Result<(), Failure> {
     match source.null.iter().find(|given| of_column(given)) {
         Some(given) => {

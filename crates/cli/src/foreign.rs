@@ -1,9 +1,9 @@
-//! Names that other tools use, and what to write here instead.
+//! The names that other tools use, and the names to write here instead.
 //!
-//! The text is the hint of the usage error and the row of `docs/guide/coming-from.md`. A name is an
-//! alias (`connection.rs`) only if it means the same to the letter.
+//! The text is the hint of the usage error and the row in `docs/guide/coming-from.md`. A name is
+//! made an alias (`connection.rs`) only if it has exactly the same meaning.
 
-/// A tool and the names that its users bring.
+/// A tool, with the names that its users know and a hint for each.
 pub type Tool = (&'static str, &'static [(&'static str, &'static str)]);
 
 const FILES: &str = "files are arguments without an option: pgsluice load FILE --table NAME";
@@ -44,7 +44,7 @@ const BATCHES: &str =
     "--once --commit-every SIZE commits in pieces; without it a load is one transaction";
 const WIDE: &str = "leave it out: there is no limit on the length of a line";
 
-/// By tool, in the order of the guide.
+/// The tools, in the order of the guide.
 pub const TOOLS: &[Tool] = &[
     (
         "psql, COPY, pg_dump and pg_restore",
@@ -229,7 +229,7 @@ pub const TOOLS: &[Tool] = &[
     ),
 ];
 
-/// First words that are no command here, and the command that does it.
+/// First words that are not commands here, each with the right command.
 pub const COMMANDS: &[(&str, &str)] = &[
     ("import", "load"),
     ("copy", "load"),
@@ -249,7 +249,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("to-binary", "convert"),
 ];
 
-/// Values that options do not take: the option, the value, the hint.
+/// Values that options do not accept: the option, the value, the hint.
 pub const VALUES: &[(&str, &str, &str)] = &[
     (
         "--format",

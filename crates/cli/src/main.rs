@@ -1,7 +1,7 @@
 //! The bulk loader for PostgreSQL.
 //!
-//! Arguments as typed go to the command's own file, which checks them and calls the engine. Data
-//! go to standard output, talk to standard error.
+//! Each command has a file, which checks its arguments and calls the engine. Data go to standard
+//! output, messages to standard error.
 
 mod arguments;
 mod commands;
@@ -38,7 +38,7 @@ use std::ffi::OsString;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::process::ExitCode;
 
-/// Seconds for each address of a host, unless the user says otherwise.
+/// Connection timeout in seconds for each address of a host, unless the user sets another.
 const CONNECT_SECONDS: &str = "15";
 
 const EXIT_CODES: &str = "\
@@ -78,16 +78,17 @@ enum Command {
     Man(man::Arguments),
 }
 
-/// libpq waits for a host that does not answer for as long as TCP does, which is minutes. Its
-/// variable comes after the target and the service file, as a default should.
+/// Sets a connection timeout. Without it, libpq waits for an unreachable host until TCP gives up,
+/// which takes minutes. The variable has lower priority than the target and the service file, so it
+/// is only a default.
 fn limit_connecting() {
     if std::env::var_os("PGCONNECT_TIMEOUT").is_none() {
         std::env::set_var("PGCONNECT_TIMEOUT", CONNECT_SECONDS);
     }
 }
 
-/// An OpenSSL of the program's own does not know where the system keeps its certificates, which
-/// `sslrootcert=system` reads.
+/// Sets the path of the certificates, which `sslrootcert=system` reads. An OpenSSL that is compiled
+/// into the program has no path to the system's certificates.
 fn find_certificates() {
     let named = |name| std::env::var_os(name).is_some();
     if COMPILED_OPENSSL && !named("SSL_CERT_FILE") && !named("SSL_CERT_DIR") {
@@ -109,7 +110,7 @@ fn main() -> ExitCode {
         limit_connecting();
         find_certificates();
     }
-    // The standard library has said what happened; its own exit code for it is 101.
+    // The standard library has printed the panic message. Its own exit code would be 101.
     match catch_unwind(AssertUnwindSafe(|| run(command))) {
         Ok(Ok(code)) => code,
         Ok(Err(failure)) => failure.report(),
@@ -135,12 +136,12 @@ fn parse() -> Result<Command, ExitCode> {
     })
 }
 
-/// A failure before the arguments were read, which the summary has too.
+/// Writes a failure before the arguments were parsed to the summary, if one is requested.
 fn refused(failure: failure::Failure) -> failure::Failure {
     summary::refuse(summary::wanted(std::env::args_os()).as_deref(), failure)
 }
 
-/// Writes the summary of wrong usage, if the command line names one.
+/// Writes the summary of a usage error, if the command line names one.
 fn summarise_wrong(error: &clap::Error) {
     if error.use_stderr() {
         let text = error.to_string();

@@ -1,4 +1,4 @@
-//! The time and the name of this run, for logs, summaries and names of files.
+//! The time and the identifier of this run, for logs, summaries and file names.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -10,25 +10,25 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Moment {
     /// seconds since 1970
     seconds: u64,
-    /// and thousandths of one
+    /// and milliseconds
     millis: u32,
 }
 
 impl Moment {
-    /// Now.
+    /// The present moment.
     pub fn now() -> Moment {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Moment { seconds: since.as_secs(), millis: since.subsec_millis() }
     }
 
-    /// As RFC 3339 has it: `2026-11-23T04:17:59.123Z`.
+    /// The moment as in RFC 3339: `2026-11-23T04:17:59.123Z`.
     pub fn written(self) -> String {
         let (y, mo, d) = date(self.seconds / 86_400);
         let (h, mi, s) = time(self.seconds);
         format!("{y:04}-{mo:02}-{d:02}T{h:02}:{mi:02}:{s:02}.{:03}Z", self.millis)
     }
 
-    /// For a file's name: `20261123T041759Z`.
+    /// The moment for a file name: `20261123T041759Z`.
     fn in_name(self) -> String {
         let (y, mo, d) = date(self.seconds / 86_400);
         let (h, mi, s) = time(self.seconds);
@@ -40,7 +40,8 @@ fn time(seconds: u64) -> (u64, u64, u64) {
     (seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60)
 }
 
-/// Year, month and day of a day since 1970, by eras of 400 years that begin in March.
+/// Year, month and day from a number of days since 1970, computed in eras of 400 years that begin
+/// in March.
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
@@ -52,27 +53,27 @@ fn date(days: u64) -> (u64, u64, u64) {
     (era * 400 + year + u64::from(month <= 2), month, day)
 }
 
-/// When the program began, and its name.
+/// The start of the program, and the identifier of this run.
 fn run() -> &'static (Moment, String) {
     static RUN: OnceLock<(Moment, String)> = OnceLock::new();
     RUN.get_or_init(|| {
-        // The standard library's seed is random in each process.
+        // The standard library uses a random seed in each process.
         let random = RandomState::new().build_hasher().finish();
         (Moment::now(), format!("{:012x}", random >> 16))
     })
 }
 
-/// When the program began: set by the first call.
+/// The start of the program: the time of the first call.
 pub fn started() -> Moment {
     run().0
 }
 
-/// The name of this run: twelve random hexadecimal digits.
+/// The identifier of this run: twelve random hexadecimal digits.
 pub fn id() -> &'static str {
     &run().1
 }
 
-/// A file's name with `{time}` and `{id}` filled in.
+/// A file name with `{time}` and `{id}` replaced.
 pub fn named(pattern: &str) -> String {
     pattern.replace("{time}", &started().in_name()).replace("{id}", id())
 }

@@ -1,17 +1,17 @@
-//! Names of columns on the command line: in lists, and in pairs with what they stand for.
+//! Column names on the command line: lists of names, and pairs of names.
 
 use std::str::FromStr;
 
-/// Names between commas, and blanks around them. A name in double quotes may hold a comma, and
-/// a quote that is doubled, as in SQL; unlike there, one without quotes keeps its case.
+/// Names, separated by commas and optional blanks. As in SQL, a name in double quotes may contain a
+/// comma, and a doubled quote. Unlike in SQL, a name without quotes keeps its case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names(pub Vec<String>);
 
-/// As [`Names`], where `-` without quotes is no name: the field is left out.
+/// Like [`Names`], but `-` without quotes is no name: the field is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields(pub Vec<Option<String>>);
 
-/// Pairs between commas: a name of the header, `=`, and a name of a column, or `-` without quotes.
+/// Pairs, separated by commas: a name in the header, `=`, and a column name, or `-` without quotes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pairs(pub Vec<(String, Option<String>)>);
 
@@ -19,7 +19,7 @@ pub struct Pairs(pub Vec<(String, Option<String>)>);
 struct Name(String, bool);
 
 impl Name {
-    /// `-` without quotes stands for no column.
+    /// The column name; `None` for `-` without quotes.
     fn column(self) -> Option<String> {
         (self.1 || self.0 != "-").then_some(self.0)
     }
@@ -55,7 +55,7 @@ impl FromStr for Pairs {
     }
 }
 
-/// What `one` reads, as often as there are commas.
+/// Applies `one` to each item of a comma-separated list.
 fn each<'a, T>(
     list: &'a str,
     one: impl Fn(&'a str) -> Result<(T, &'a str), String>,
@@ -73,7 +73,7 @@ fn each<'a, T>(
     }
 }
 
-/// The name that `rest` begins with, up to one of these characters, and what follows.
+/// The name at the beginning of `rest`, up to one of the characters `ends`, and the remaining text.
 fn name<'a>(rest: &'a str, ends: &[char]) -> Result<(Name, &'a str), String> {
     let (name, behind) = match rest.strip_prefix('"') {
         Some(quoted) => {
@@ -91,7 +91,7 @@ fn name<'a>(rest: &'a str, ends: &[char]) -> Result<(Name, &'a str), String> {
     Ok((name, behind.trim_start()))
 }
 
-/// The name up to the quote that closes it, and what follows; `None` where none does.
+/// The name up to its closing quote, and the remaining text; `None` if there is no closing quote.
 fn unquoted(quoted: &str) -> Option<(String, &str)> {
     let mut name = String::new();
     let mut rest = quoted;

@@ -1,4 +1,4 @@
-//! The arguments of a load that records what it has loaded.
+//! The arguments of a load that is recorded.
 
 use crate::failure::Failure;
 use clap::{Args, ValueEnum};
@@ -48,11 +48,11 @@ pub struct OnceArguments {
 }
 
 impl OnceArguments {
-    /// Adds what the arguments mean to the other options.
+    /// Adds the values of these arguments to the options.
     ///
     /// # Errors
     ///
-    /// An option cannot be used with them.
+    /// One of them cannot be combined with another option.
     pub fn add_to(&self, mut options: Options) -> Result<Options, Failure> {
         let OnceArguments { once, commit_every, on_change, force_unlogged, share, lease, .. } =
             *self;
@@ -66,7 +66,7 @@ impl OnceArguments {
     }
 }
 
-/// A number of bytes with a unit, as in PostgreSQL's settings.
+/// Parses a number of bytes with a unit, as in PostgreSQL's settings.
 fn size(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -81,7 +81,7 @@ fn size(text: &str) -> Result<u64, String> {
     bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "the number is out of range".into())
 }
 
-/// A time with a unit, as in PostgreSQL's settings; at least a second.
+/// Parses a time with a unit, as in PostgreSQL's settings. The minimum is one second.
 fn time(text: &str) -> Result<Duration, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

@@ -1,4 +1,4 @@
-//! The arguments on what becomes of bad records, and on what is reported.
+//! The arguments on bad records and on reports.
 
 use crate::arguments::spare;
 use crate::failure::Failure;
@@ -70,11 +70,11 @@ pub struct OutputArguments {
     pub quiet: bool,
 }
 
-/// Sees to it that options on rejects are given with rejects.
+/// Checks that options on rejects are given only with `--on-error reject`.
 ///
 /// # Errors
 ///
-/// They are not, or the rejects would go to standard output.
+/// They are given without it, or the rejects would go to standard output.
 pub fn only_with_rejects(a: &ErrorArguments) -> Result<(), Failure> {
     let given = [
         ("--reject-file", a.reject_file.is_some()),
@@ -94,11 +94,11 @@ pub fn only_with_rejects(a: &ErrorArguments) -> Result<(), Failure> {
     }
 }
 
-/// What the arguments say of rejects.
+/// The options of the engine on rejects.
 ///
 /// # Errors
 ///
-/// A file that is read would be written to, or binary rejects appended.
+/// The reject file is one of the input files, or binary rejects would be appended.
 pub fn rejects(a: &ErrorArguments, input: &InputOptions) -> Result<Option<RejectOptions>, Failure> {
     if a.on_error == OnError::Stop {
         return Ok(None);

@@ -1,7 +1,7 @@
-//! Data for standard output, messages for standard error.
+//! Prints data to standard output and messages to standard error.
 //!
-//! The standard macros end the program where a stream cannot be written to. Here a reader that
-//! has seen enough and gone changes nothing: neither what is done nor the exit code.
+//! The standard macros panic if a stream cannot be written to. These functions ignore a reader that
+//! has closed its end: the work and the exit code stay the same.
 
 use crate::failure::Failure;
 use crate::moment::Moment;
@@ -23,28 +23,28 @@ pub enum LogFormat {
 
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
-/// From here on, messages have this form. Without it they are lines without a time.
+/// Sets the form of all later messages. Without it they are lines without a time.
 pub fn log_as(format: Option<LogFormat>) {
     if let Some(format) = format {
         let _ = FORMAT.set(format);
     }
 }
 
-/// Whether messages go to a log: nothing moves on the screen then.
+/// Whether messages go to a log. Then no progress line is redrawn.
 pub fn logs() -> bool {
     FORMAT.get().is_some()
 }
 
-/// Whether messages are objects, which have the hint apart.
+/// Whether messages are JSON objects, which have the hint in a separate member.
 pub fn objects() -> bool {
     FORMAT.get() == Some(&LogFormat::Json)
 }
 
-/// Prints a line (or several) of data.
+/// Prints one or more lines of data.
 ///
 /// # Errors
 ///
-/// The data cannot be written, though somebody wants them: a full disk.
+/// The data cannot be written, for example because the disk is full. A closed pipe is no error.
 pub fn print(text: impl Display) -> Result<(), Failure> {
     match writeln!(stdout(), "{text}").and_then(|()| stdout().flush()) {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => {
@@ -54,12 +54,12 @@ pub fn print(text: impl Display) -> Result<(), Failure> {
     }
 }
 
-/// Writes a line (or several) to standard error; if nobody can read it, nothing is lost.
+/// Writes one or more lines to standard error. Failures are ignored.
 pub fn say(text: impl Display) {
     say_at("info", text, Map::new());
 }
 
-/// As [`say`], at a level, with what is known beside the message for logs of objects.
+/// Like [`say`], with a level. `more` has further members for JSON logs.
 pub fn say_at(level: &str, text: impl Display, more: Map<String, Value>) {
     let text = text.to_string();
     let written = match FORMAT.get() {

@@ -1,4 +1,4 @@
-//! The files that a pattern on the command line means.
+//! Finds the files that match a pattern on the command line.
 
 use crate::failure::Failure;
 use glob::{MatchOptions, Pattern};
@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// As in a shell: a name that begins with a dot is not found unless the pattern says the dot.
+/// As in a shell, a name that begins with a dot matches only if the pattern has the dot.
 const HOW: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
@@ -20,13 +20,13 @@ pub fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?', '['])
 }
 
-/// The files that a pattern means, in the order of their names; `**` is any number of folders.
-/// The walk is not that of `glob`, which panics at names that are not UTF-8, or passes them over.
+/// The files that match a pattern, sorted by name. `**` matches any number of folders. The walk of
+/// `glob` is not used, because it panics at names that are not UTF-8, or skips them.
 ///
 /// # Errors
 ///
-/// There is none; or it is no pattern. So is what cannot be looked at, and, later, a link to
-/// nowhere: left out, their rows would be missing without a word.
+/// No file matches, the pattern is malformed, or a folder cannot be read. A dangling link counts as
+/// a match and fails later. If these were skipped, their rows would be missing without a message.
 pub fn matching(pattern: &str) -> Result<Vec<PathBuf>, Failure> {
     let mut found = vec![PathBuf::from(if pattern.starts_with('/') { "/" } else { "" })];
     for part in pattern.split('/').filter(|part| !part.is_empty()) {
@@ -57,12 +57,12 @@ pub fn matching(pattern: &str) -> Result<Vec<PathBuf>, Failure> {
         return Err(Failure::new(format!("no file matches {pattern}")));
     }
     found.sort();
-    // Two of `**` may lead to the same file.
+    // Two `**` can find the same file.
     found.dedup();
     Ok(found)
 }
 
-/// The folder and those within it at any depth, but no hidden ones, and none behind links.
+/// Adds the folder and its subfolders at any depth, but no hidden ones, and none behind links.
 fn below(folder: PathBuf, found: &mut Vec<PathBuf>) -> io::Result<()> {
     for name in names(&folder)? {
         let path = folder.join(&name);
@@ -75,7 +75,7 @@ fn below(folder: PathBuf, found: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// What is in a folder; nothing in what is none.
+/// The names in a folder; none if the path is not a folder.
 fn names(folder: &Path) -> io::Result<Vec<OsString>> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     if !folder.is_dir() {
@@ -84,12 +84,12 @@ fn names(folder: &Path) -> io::Result<Vec<OsString>> {
     fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect()
 }
 
-/// Whether something has this name, if only a link to nowhere.
+/// Whether an entry has this name. A dangling link counts, too.
 fn exists(path: &Path) -> io::Result<bool> {
     match path.symlink_metadata() {
         Ok(_) => Ok(true),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
-        // In a file there is nothing.
+        // The parent is not a folder, so it has no entries.
         Err(_) if !path.parent().is_some_and(Path::is_dir) => Ok(false),
         Err(e) => Err(e),
     }

@@ -1,5 +1,5 @@
-//! `--plan FILE`: options from a TOML file, as if they were typed before those on the command
-//! line. An option that is typed wins.
+//! `--plan FILE`: options from a TOML file. They are used as if they preceded the options on the
+//! command line. An option on the command line overrides one in the file.
 
 use crate::failure::Failure;
 use clap::parser::ValueSource;
@@ -13,18 +13,18 @@ use toml::{Table, Value};
 /// Options whose values are lists of names.
 const NAMES: [&str; 3] = ["columns", "force-null", "force-not-null"];
 
-/// The arguments with the options of the plan that they name, if they name one.
+/// The arguments, extended by the options of the plan that they name, if they name one.
 ///
 /// # Errors
 ///
-/// The plan cannot be read, or says what is no option.
+/// The plan cannot be read, or contains an unknown option.
 pub fn expanded(command: &Command, arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     let names =
         |a: &OsString| a.to_str().is_some_and(|a| a == "--plan" || a.starts_with("--plan="));
     if !arguments.iter().any(names) {
         return Ok(arguments);
     }
-    // What is missing may be in the plan.
+    // Ignore errors here: a missing option may be in the plan.
     let lenient = command.clone().ignore_errors(true);
     let Ok(matches) = lenient.try_get_matches_from(&arguments) else { return Ok(arguments) };
     let Some((name, matches)) = matches.subcommand() else { return Ok(arguments) };
@@ -42,7 +42,7 @@ fn read(path: &Path) -> Result<String, Failure> {
         .map_err(|e| Error::io("read the plan", &path.to_string_lossy(), &e).into())
 }
 
-/// The options that were typed.
+/// The names of the options on the command line.
 fn typed(command: &Command, matches: &ArgMatches) -> BTreeSet<String> {
     let is_typed =
         |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
@@ -57,7 +57,7 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// The plan's options, but for those that are typed.
+    /// The plan's options, except those on the command line.
     fn options(&self, typed: &BTreeSet<String>) -> Result<Vec<OsString>, Failure> {
         let table: Table = self.text.parse().map_err(|e: toml::de::Error| {
             let line = e.span().map(|span| 1 + self.text[..span.start].matches('\n').count());
@@ -78,7 +78,7 @@ impl Plan<'_> {
         Ok(options)
     }
 
-    /// Sees to it that what the file left open is decided here or by an option.
+    /// Checks that each undecided setting is decided in the plan or by an option.
     fn decided(&self, table: &Table, typed: &BTreeSet<String>) -> Result<(), Failure> {
         let Some(open) = table.get("undecided") else { return Ok(()) };
         let open = open.as_array().cloned().unwrap_or_default();
@@ -97,7 +97,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// The option of a key.
+    /// The option that a key names.
     fn known(&self, key: &str) -> Result<&Arg, Failure> {
         let longs = || self.command.get_arguments().filter_map(|arg| Some((arg.get_long()?, arg)));
         let of_database = |arg: &Arg| arg.get_help_heading() == Some("Connection");
@@ -129,7 +129,7 @@ impl Plan<'_> {
         .into())
     }
 
-    /// Where a key is.
+    /// The place of a key in the file.
     fn place(&self, key: &str) -> String {
         let is_key = |line: &&str| {
             let name = line.split('=').next().unwrap_or_default().trim();
@@ -141,7 +141,7 @@ impl Plan<'_> {
         }
     }
 
-    /// An option as it would be typed.
+    /// An option in the form of the command line.
     fn option(&self, key: &str, value: &Value, arg: &Arg) -> Result<Vec<String>, Failure> {
         let one = |value: &Value| match value {
             Value::String(text) => Some(text.clone()),
@@ -172,7 +172,8 @@ impl Plan<'_> {
     }
 }
 
-/// Names as `--columns` takes them: in quotes, but for those that are no names.
+/// A list of names for `--columns`, with each name in quotes, except `-` and `*`, which are not
+/// names.
 fn names(all: &[String]) -> String {
     let quoted = |name: &String| match name.as_str() {
         "-" | "*" => name.clone(),

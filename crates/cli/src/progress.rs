@@ -1,5 +1,5 @@
-//! How a running load is shown: a line that changes on a terminal, a line now
-//! and then in a log.
+//! Shows the progress of a load: on a terminal as a line that is redrawn, in a log as a line at
+//! intervals.
 
 use crate::output::{logs, say};
 use pgsluice_engine::Phase;
@@ -11,23 +11,23 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Interval between two updates on a terminal.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Between two lines in a log.
+/// Interval between two lines in a log.
 const LOG: Duration = Duration::from_secs(10);
 
-/// To the start of the line, and nothing after it.
+/// Moves to the start of the line and clears the line.
 const CLEAR: &str = "\r\x1b[K";
 
-/// The thread that shows.
+/// The thread that shows the progress.
 pub struct Shown {
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Shown {
-    /// Begins to show, unless it shall be quiet.
+    /// Starts the thread, unless `quiet` is set.
     pub fn start(watch: &Watch, quiet: bool) -> Shown {
         let ended = Arc::new(AtomicBool::new(false));
         let (seen, watch) = (ended.clone(), watch.clone());
@@ -35,18 +35,18 @@ impl Shown {
         Shown { ended, thread }
     }
 
-    /// Stops, and leaves the line clean.
+    /// Stops the thread and clears the line.
     pub fn end(self) {
         self.ended.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread {
             thread.thread().unpark();
-            // A thread that only prints has nothing to tell.
+            // The thread only prints, so its result does not matter.
             let _ = thread.join();
         }
     }
 }
 
-/// Says a line where the line that changes is, which comes again below it.
+/// Prints a line in place of the progress line, which is then redrawn below it.
 pub fn say_above(text: impl Display) {
     let clear = if stderr().is_terminal() && !logs() { CLEAR } else { "" };
     say(format_args!("{clear}{text}"));
@@ -67,7 +67,7 @@ fn show(watch: &Watch, ended: &AtomicBool) {
         next = start.elapsed() + if terminal { TICK } else { LOG };
         let line = line(watch, start.elapsed().as_secs_f64());
         if terminal {
-            // Nothing is lost if the terminal is gone.
+            // Ignore errors: the terminal may be gone.
             let _ = write!(stderr(), "{CLEAR}{line}");
         } else {
             say(line);
@@ -124,7 +124,7 @@ mod tests {
         p.begin(Phase::Loading);
         p.reading.add(Duration::from_secs(3));
         let expected = "loading 50 MB, 1234 records, 10.0 MB/s";
-        // How long it takes is shown where the size is known.
+        // The share and the time left are shown only if the total size is known.
         assert_eq!(line(&watch, 5.0), format!("{expected}, bottleneck: reading"));
         p.total_bytes.set(800_000_000);
         p.sending.add(Duration::from_secs(4));

@@ -1,4 +1,4 @@
-//! The command reference, `docs/reference.md`, made from the arguments' own help.
+//! Generates the command reference, `docs/reference.md`, from the help of the arguments.
 
 use clap::{Command, CommandFactory};
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! A password on the command line: out of the process list before anything else.
+//! Removes a password on the command line from the process list, before anything else.
 
 use crate::failure::Failure;
 use pgsluice_engine::target::{part, SECRETS};
@@ -7,8 +7,8 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// If the target of `--to` or `-d` holds secrets, runs the program again with them in the
-/// environment, where only the same user can see them.
+/// If the target of `--to` or `-d` contains secrets, runs the program again with the secrets in an
+/// environment variable, which only the same user can read.
 ///
 /// # Errors
 ///
@@ -19,15 +19,15 @@ pub fn hide() -> Result<(), Failure> {
     let failed = |e| Failure::new(format!("cannot hide the password: {}", io_message(&e)));
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.arg0(&hidden[0]).args(&hidden[1..]).env(SECRETS, secrets);
-    // Returns only if it failed.
+    // `exec` returns only if it failed.
     Err(failed(command.exec()))
 }
 
-/// The arguments without the secrets of their target, and the secrets; `None`
-/// where there are none. A second target is an error that is reported later.
+/// The arguments without the secrets of their target, and the secrets; `None` if there are none. A
+/// second target is an error that is reported later.
 fn without_secrets(arguments: &[OsString]) -> Result<Option<(Vec<OsString>, String)>, Error> {
     for (i, argument) in arguments.iter().enumerate() {
-        // Names of files may be anything.
+        // File names need not be UTF-8.
         let Some(text) = argument.to_str() else { continue };
         let follows = i > 0 && arguments[i - 1].to_str().is_some_and(|a| within(a) == Some(""));
         let Some(target) = within(text).filter(|t| !t.is_empty()).or(follows.then_some(text))
@@ -42,8 +42,9 @@ fn without_secrets(arguments: &[OsString]) -> Result<Option<(Vec<OsString>, Stri
     Ok(None)
 }
 
-/// What an argument has of a target, if it is the option for one: all of it, or nothing where
-/// the next argument is the target. `-d` may follow other short options, as in `-qd URL`.
+/// The part of the target that an argument contains, if the argument is an option for the target:
+/// all of it, or an empty string if the next argument is the target. `-d` may follow other short
+/// options, as in `-qd URL`.
 fn within(argument: &str) -> Option<&str> {
     for option in ["--to", "--dbname"] {
         if let Some(rest) = argument.strip_prefix(option) {

@@ -1,4 +1,4 @@
-//! The files that the command line names: by name, by pattern, by folder, by a list.
+//! Finds the files that the command line names: by name, pattern, folder or list.
 
 use crate::failure::Failure;
 use crate::patterns::{is_pattern, matching};
@@ -11,25 +11,25 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Says what a file is, if it is surely none of the files to load.
+/// Returns the kind of a file that is certainly not a file to load; `None` for others.
 pub type Other<'o> = &'o dyn Fn(&Path) -> Result<Option<String>, Error>;
 
-/// What the command line names.
+/// The files that the command line names.
 #[derive(Clone, Debug, Default)]
 pub struct Named {
-    /// in the order in which they are loaded
+    /// in the order of loading
     pub sources: Vec<Arc<dyn Source>>,
-    /// what was left out of folders
+    /// notes on files in folders that are not loaded
     pub notes: Vec<String>,
 }
 
 impl Named {
-    /// All files of the command line: `files`, then those that the list `from` names.
+    /// Finds all files of the command line: first `files`, then those in the list `from`.
     ///
     /// # Errors
     ///
-    /// A folder or a pattern has no file, something cannot be looked at, or standard input would be
-    /// read twice.
+    /// A folder or a pattern has no file, a folder cannot be read, or standard input would be read
+    /// twice.
     pub fn find(
         files: &[PathBuf],
         from: Option<&Path>,
@@ -60,7 +60,7 @@ impl Named {
         Ok(named)
     }
 
-    /// A file, or those of a folder.
+    /// Adds a file, or all files of a folder.
     fn add(&mut self, path: &Path, other: Other<'_>) -> Result<(), Failure> {
         if !path.is_dir() {
             self.sources.push(file_source(path.to_owned()));
@@ -75,7 +75,8 @@ impl Named {
         let (mut files, mut left) = (Vec::new(), Vec::new());
         for entry in entries {
             let (name, file) = (entry.file_name(), entry.path());
-            // A link to nowhere is an error when it is opened: its rows would be missing.
+            // Keep a dangling link: opening it is an error. If it were skipped, its rows would be
+            // missing without a message.
             let facts = file.metadata();
             let why = match &facts {
                 _ if name.as_bytes().starts_with(b".") => Some("is hidden".to_owned()),
@@ -109,7 +110,7 @@ fn file_source(path: PathBuf) -> Arc<dyn Source> {
     Arc::new(FileSource::new(path))
 }
 
-/// The names in a list, one a line, or with a NUL after each.
+/// The names in a list: one on each line, or with a NUL after each.
 fn listed(list: &Path, nul: bool) -> Result<Vec<PathBuf>, Failure> {
     let mut bytes = Vec::new();
     let read = match list == Path::new("-") {

@@ -1,8 +1,8 @@
-//! The summary as JSON, in a file or on standard output.
+//! Writes the summary as JSON to a file or to standard output.
 //!
-//! The file is replaced as a whole, by a rename: a reader sees one summary or the other, never a
-//! part. It says `running` while the load runs, so that no earlier success is taken for this
-//! load's if the program is killed.
+//! The file is replaced as a whole by a rename, so that a reader sees either summary but never a
+//! part of one. It has the status `running` during the load. If the program is killed, an earlier
+//! success cannot be taken for the result of this load.
 
 use crate::arguments::spare;
 use crate::failure::{code, Failure, Problem};
@@ -17,7 +17,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// What is written: how the run went, and what it did.
+/// The summary: the result of the run, and its details.
 #[derive(Serialize)]
 struct Record<'r, W: Serialize> {
     status: &'static str,
@@ -32,18 +32,18 @@ struct Record<'r, W: Serialize> {
     what: W,
 }
 
-/// What is known of a load that has not ended well.
+/// The details of a load that has not succeeded.
 #[derive(Serialize)]
 struct Wanted<'w> {
     table: &'w str,
     files: &'w [String],
 }
 
-/// Where the summary goes: looked at before the work, since whether it can be
-/// written should not come out after hours.
+/// The destination of the summary. It is opened before the work, so that an unwritable file is
+/// reported at once and not after hours.
 #[derive(Debug)]
 pub struct SummaryFile {
-    /// none where it goes to standard output
+    /// `None` for standard output
     path: Option<PathBuf>,
     table: String,
     files: Vec<String>,
@@ -51,11 +51,11 @@ pub struct SummaryFile {
 }
 
 impl SummaryFile {
-    /// Says there that the work is under way; it is none of the files that are read.
+    /// Writes the status `running`. The path must not be an input file.
     ///
     /// # Errors
     ///
-    /// It cannot be written, or is one of those.
+    /// The file cannot be written, or it is an input file.
     pub fn open(path: &Path, options: &Options) -> Result<SummaryFile, Failure> {
         let to_file = path != Path::new("-");
         if to_file {
@@ -79,11 +79,11 @@ impl SummaryFile {
         Ok(file)
     }
 
-    /// Writes what was done; `done` says it for a message.
+    /// Writes a summary of success. `done` describes the work in an error message.
     ///
     /// # Errors
     ///
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn write(&self, what: &impl Serialize, rejected: bool, done: &str) -> Result<(), Failure> {
         let (status, exit) = match rejected {
             true => ("loaded_with_rejects", code::REJECTED),
@@ -92,7 +92,7 @@ impl SummaryFile {
         self.finish(status, exit, what, done)
     }
 
-    /// As [`SummaryFile::write`], for files that were only looked at.
+    /// Like [`SummaryFile::write`], for a check, which loads nothing.
     ///
     /// # Errors
     ///
@@ -114,7 +114,7 @@ impl SummaryFile {
         })
     }
 
-    /// Writes that the work failed. Gives the failure, which says so if that cannot be written.
+    /// Writes a summary of failure and returns the failure. If that fails, a message says so.
     pub fn fail(&self, failure: Failure) -> Failure {
         let status = if failure.code() == code::CANCELLED { "cancelled" } else { "failed" };
         let (table, files) = (self.table.as_str(), self.files.as_slice());
@@ -140,7 +140,7 @@ impl SummaryFile {
             version: env!("CARGO_PKG_VERSION"),
             started: moment::started().written(),
             ended: exit_code.map(|_| Moment::now().written()),
-            // It is there where it has something.
+            // The file exists only if it has rejects.
             reject_file: self.reject_file.as_deref().filter(|f| Path::new(f).exists()),
             error,
             what,
@@ -148,7 +148,7 @@ impl SummaryFile {
         serde_json::to_string_pretty(&record).unwrap_or_default()
     }
 
-    /// A device or a pipe is written to as it is.
+    /// Whether the file is replaced by a rename. Devices and pipes are written to directly.
     fn is_replaced(&self) -> bool {
         self.path.as_ref().is_some_and(|path| path.metadata().map_or(true, |facts| facts.is_file()))
     }
@@ -168,7 +168,7 @@ impl SummaryFile {
     }
 }
 
-/// Where a command line wants the summary, though it is wrong otherwise.
+/// The path of the summary in a command line that is otherwise wrong.
 pub fn wanted(mut arguments: impl Iterator<Item = OsString>) -> Option<PathBuf> {
     arguments.next();
     arguments.next().filter(|command| command == "load" || command == "check")?;
@@ -183,8 +183,8 @@ pub fn wanted(mut arguments: impl Iterator<Item = OsString>) -> Option<PathBuf> 
     None
 }
 
-/// Writes that a command failed before it was known what it should do. Arguments that are wrong
-/// may name data here, so a file that is no summary stays as it is.
+/// Writes a summary for a command that failed before its options were parsed. Wrong arguments may
+/// name a data file here, so a file that is not a summary is left unchanged.
 pub fn refuse(path: Option<&Path>, failure: Failure) -> Failure {
     let Some(path) = path else { return failure };
     let to_file = path != Path::new("-");
@@ -207,7 +207,7 @@ fn is_ours(path: &Path) -> bool {
     bytes.is_empty() || serde_json::from_slice(&bytes).is_ok_and(keys)
 }
 
-/// Puts a file in the place of another one, or of none, at once.
+/// Replaces a file atomically, or creates it.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
     let beside = path.with_file_name(format!(".{name}.{}", moment::id()));

@@ -1,10 +1,10 @@
-//! From the arguments on the table to the options.
+//! Converts the arguments on the table to options of the engine.
 
 use crate::arguments::{CreateHow, LandingKind, Ledger, TargetArguments};
 use crate::names::Names;
 use pgsluice_engine::options::{ColumnSet, Create, FieldOptions, TargetOptions};
 
-/// What the arguments mean for the table.
+/// The options of the engine for these arguments.
 pub fn target_options(a: &TargetArguments, url: String) -> TargetOptions {
     let set = |lists: &[Names]| {
         let names: Vec<String> = lists.iter().flat_map(|list| list.0.clone()).collect();

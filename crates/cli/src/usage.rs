@@ -1,8 +1,8 @@
-//! Errors of the command line: clap's message, and a hint that is exact or absent.
+//! Errors in the command line: clap's message, and a hint only if it is certain.
 //!
-//! clap suggests the option whose name looks most alike, which may mean the opposite
-//! (`--skip-header` and `--no-header`). Here a hint is of the table in `foreign.rs`, or the
-//! correction of a slip of the keyboard.
+//! clap suggests the option with the most similar name, which may have the opposite meaning
+//! (`--skip-header` and `--no-header`). Here a hint is from the table in `foreign.rs`, or the
+//! correction of a typing error.
 
 use crate::foreign::{COMMANDS, TOOLS, VALUES};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -12,13 +12,13 @@ use std::io::{stderr, stdout, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Changed, missing or swapped letters that a slip may have.
+/// Changed, missing or swapped letters that a typing error may have.
 const SLIPS: usize = 2;
 
-/// Words that turn the meaning of a name around.
+/// Words that reverse the meaning of a name.
 const TURNS: [&str; 8] = ["no", "not", "skip", "without", "ignore", "drop", "disable", "off"];
 
-/// Prints clap's error with our hint, or the help that was asked for; gives the exit code.
+/// Prints clap's error with our hint, or the requested help. Returns the exit code.
 pub fn report(mut error: Error, arguments: &[OsString], program: &Command) -> ExitCode {
     if !error.use_stderr() {
         let _ = error.print();
@@ -37,7 +37,7 @@ fn message(error: &mut Error, hint: Option<String>, colours: bool) -> String {
     for kind in [ContextKind::SuggestedArg, ContextKind::Suggested] {
         error.remove(kind);
     }
-    // The usage line of an unknown option has the one that looks most alike, too.
+    // The usage line of an unknown option also contains the most similar option.
     if error.kind() == ErrorKind::UnknownArgument {
         error.remove(ContextKind::Usage);
     }
@@ -54,7 +54,8 @@ fn message(error: &mut Error, hint: Option<String>, colours: bool) -> String {
     text
 }
 
-/// Options as Go's programs write them, with one dash: `-table votes` would be read as `-t able`.
+/// Detects options with one dash, as programs in Go have them. `-table votes` would be parsed as
+/// `-t able`.
 pub fn one_dash(arguments: &[OsString], program: &Command) -> Option<Error> {
     let options = arguments.iter().skip(1).map_while(|a| a.to_str().filter(|a| *a != "--"));
     let written = options.filter_map(|a| a.strip_prefix('-')).filter(|a| !a.starts_with('-'));
@@ -67,7 +68,7 @@ pub fn one_dash(arguments: &[OsString], program: &Command) -> Option<Error> {
     Some(error)
 }
 
-/// What to write instead, if that is certain.
+/// The text to write instead, if that is certain.
 fn hint(error: &Error, arguments: &[OsString], program: &Command) -> Option<String> {
     let said = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -87,7 +88,7 @@ fn hint(error: &Error, arguments: &[OsString], program: &Command) -> Option<Stri
             let known = VALUES.iter().find(|(o, v, _)| option.starts_with(o) && *v == value)?;
             Some(known.2.into())
         }
-        // A file is given, and the command before it is left out.
+        // The command is missing before a file.
         ErrorKind::MissingSubcommand => arguments.get(1)?.to_str().and_then(of_command),
         _ => None,
     }
@@ -129,7 +130,7 @@ fn of_command(word: &str) -> Option<String> {
     file.then(|| format!("a command comes first: pgsluice load {word} --table NAME"))
 }
 
-/// The text of the table, for a name however its words are joined.
+/// The text of the table for a name. Dashes and underscores between its words do not matter.
 fn foreign(option: &str) -> Option<&'static str> {
     let bare = |name: &str| name.replace(['_', '-'], "").to_lowercase();
     let same = |known: &str| match (known.starts_with("--"), option.starts_with("--")) {
@@ -139,12 +140,12 @@ fn foreign(option: &str) -> Option<&'static str> {
     TOOLS.iter().flat_map(|(_, names)| *names).find(|(known, _)| same(known)).map(|(_, here)| *here)
 }
 
-/// Whether a name says that something is not to be done.
+/// Whether a name has a word that reverses its meaning.
 fn turned(name: &str) -> bool {
     name.split('-').any(|word| TURNS.contains(&word))
 }
 
-/// The long names of all commands' options.
+/// The long names of the options of all commands.
 fn longs(program: &Command) -> Vec<&str> {
     let own =
         program.get_arguments().flat_map(|a| a.get_long_and_visible_aliases().unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Hints of the command line, and the page of the guide that has them all.
+//! Tests the hints of the command line. Generates the page of the guide that has all of them.
 
 use super::*;
 use clap::{CommandFactory, Parser};
@@ -11,7 +11,7 @@ fn program() -> Command {
     program
 }
 
-/// The hint of `pgsluice load` for one more option; the empty string where the option works.
+/// The hint of `pgsluice load` for one more option; an empty string if the option works.
 fn said(option: &str) -> Option<String> {
     let arguments = ["pgsluice", "load", "x.csv", "--table", "t", option, "7"].map(OsString::from);
     let error = match crate::Program::try_parse_from(&arguments) {
@@ -35,15 +35,14 @@ fn every_foreign_name_works_or_has_its_hint() {
     for works in ["-d", "-h", "-p", "-U", "--dbname", "--host", "--port", "--username", "--to"] {
         assert_eq!(said(works).as_deref(), Some(""), "{works}");
     }
-    // However the words are joined.
+    // Dashes and underscores between the words do not matter.
     for (name, like) in [("--batchsize", "--batch-size"), ("--skip_header", "--skip-header")] {
         assert_eq!(said(name), said(like), "{name}");
         assert!(said(name).is_some());
     }
 }
 
-/// What a hint tells to write is an option of this program.
-/// Whether the value of an option is a method, or in capitals.
+/// Whether the value of an option is a method, or is in capitals.
 fn names_a_method(text: &str) -> bool {
     let named = text.split(|c: char| c != '-' && !c.is_ascii_lowercase()).next().unwrap();
     named.is_empty() || Method::ALL.iter().any(|(_, name, ..)| *name == named)
@@ -121,8 +120,8 @@ fn commands_and_values() {
     assert!(one_dash(&go, &program).is_none());
 }
 
-/// Nothing in the whole message names an option of another meaning: clap's usage line had
-/// `--no-header` for `--skip-header`.
+/// No part of a message names an option with another meaning. clap's usage line had `--no-header`
+/// for `--skip-header`.
 #[test]
 fn messages_name_no_other_option() {
     let program = program();
@@ -145,7 +144,7 @@ fn messages_name_no_other_option() {
 const PAGE: &str = "docs/guide/coming-from.md";
 const MARK: &str = "<!-- written by make reference -->";
 
-/// Options and commands as code.
+/// Formats options and commands as code.
 fn as_code(text: &str) -> String {
     let word = |word: &str| {
         let end = word.trim_end_matches([',', ';', ':']).len();

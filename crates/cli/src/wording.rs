@@ -1,4 +1,4 @@
-//! Puts the library's texts into the program's words: a setting that they name is an option here.
+//! Formats the library's texts for the command line: the settings that they name are options here.
 
 use pgsluice_engine::Text;
 
@@ -20,7 +20,7 @@ mod tests {
         command.get_subcommands().for_each(|sub| collect(sub, all));
     }
 
-    /// The words in backquotes of a part of a source file.
+    /// The words in backquotes in a part of a source file.
     fn named(code: &str) -> impl Iterator<Item = &str> {
         let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
         let even = lines.filter(|line| line.matches('`').count() % 2 == 0);
@@ -29,8 +29,8 @@ mod tests {
             .filter(move |name| !name.is_empty() && name.chars().all(word))
     }
 
-    /// Each name of one word in backquotes within the library's strings is an option here, and in
-    /// none that `format!` fills: only `text!` keeps names and values apart.
+    /// Each name of one word in backquotes in the library's strings is an option here. No string
+    /// for `format!` has such a name, because only `text!` keeps names and values apart.
     #[test]
     fn every_setting_that_the_library_names_is_an_option() {
         let (mut options, mut found) = (HashSet::new(), 0);

@@ -1,29 +1,28 @@
-//! What is wrong with a field or a record.
+//! The faults of a field or a record.
 
 use std::fmt;
 
 use crate::memory::OutOfMemory;
 use crate::scan::BadBytes;
 
-/// Why the core did not encode a field.
+/// The reason why the core did not encode a field.
 ///
-/// None of these says that the *load* fails: they say that the server has to
-/// be asked, or that it would refuse. The server stays the only judge of what
-/// is accepted; [`Refusal::Syntax`] and [`Refusal::Range`] exist so that
-/// `check` and `convert` can name the fault where there is no server.
+/// None of these means that the *load* fails. They mean that the server must parse the value, or
+/// would reject it. Only the server decides what is accepted. [`Refusal::Syntax`] and
+/// [`Refusal::Range`] exist so that `check` and `convert` can name the fault without a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The core does not surely understand the value as the server would.
+    /// The core may not read the value as the server would.
     Ask,
-    /// The server would refuse it: SQLSTATE 22P02, invalid text representation.
+    /// The server would reject it: SQLSTATE 22P02, invalid text representation.
     Syntax,
-    /// The server would refuse it: SQLSTATE 22003 or 22008, out of range.
+    /// The server would reject it: SQLSTATE 22003 or 22008, out of range.
     Range,
-    /// The server would refuse it: SQLSTATE 22001, too long for the type.
+    /// The server would reject it: SQLSTATE 22001, too long for the type.
     TooLong,
-    /// The server would refuse it: SQLSTATE 23502, NULL in a NOT NULL column.
+    /// The server would reject it: SQLSTATE 23502, NULL in a NOT NULL column.
     Null,
-    /// There is no memory to read it: SQLSTATE 53200. This says nothing about the value.
+    /// There is not enough memory to read it: SQLSTATE 53200. The value may be valid.
     OutOfMemory,
 }
 
@@ -33,23 +32,23 @@ impl From<OutOfMemory> for Refusal {
     }
 }
 
-/// A record that is not well formed, whatever its columns' types.
+/// The fault of a malformed record. It does not depend on the types of the columns.
 ///
 /// Each kind is one of the errors of the server's `CopyReadLineText`,
 /// `CopyReadAttributesCSV`, `CopyReadAttributesText` and `NextCopyFrom`
 /// (`src/backend/commands/copyfromparse.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// A lone CR outside quotes, where lines end otherwise.
+    /// A CR outside quotes, in data whose lines have another end.
     CarriageReturn,
-    /// A LF outside quotes, where lines end otherwise.
+    /// An LF outside quotes, in data whose lines have another end.
     Newline,
     /// The data ends inside a quoted field.
     UnterminatedQuote,
     /// More fields than columns.
     ExtraData,
-    /// Fewer fields than columns; the number is the index of the first field
-    /// that is missing, in the order of the column list.
+    /// Fewer fields than columns. The number is the index of the first missing field, in the order
+    /// of the column list.
     MissingData(usize),
     /// Text format up to 17: `\.` followed by something other than the end of line.
     EndMarkerCorrupt,
@@ -61,27 +60,28 @@ pub enum Malformed {
     Encoding(BadBytes),
     /// The record is longer than [`crate::scan::MAX_RECORD`].
     TooLong,
-    /// There is no memory for its fields. This says nothing about the record.
+    /// There is not enough memory for its fields. The record may be well formed.
     OutOfMemory,
-    /// CSV, where a stray quote is an error; COPY would accept it.
+    /// CSV with stray quotes as errors. COPY would accept the record.
     StrayQuote {
         /// what is wrong
         kind: Stray,
         /// the index of the field
         field: usize,
-        /// where in the record, in bytes
+        /// the position in the record, in bytes
         at: usize,
     },
 }
 
-/// What makes a quote a stray one.
+/// The kind of a stray quote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stray {
-    /// it stands within a field that does not begin with a quote
+    /// it is within a field that does not begin with a quote
     Within,
-    /// text follows the quote that closes the field; the place is that of the text
+    /// text follows the quote that closes the field; the position is that of the text
     After,
-    /// no quote closes the field on its line, nor is the next quote the end of a field
+    /// no quote on its line closes the field, and the next quote on a later line does not end it
+    /// either
     Open,
 }
 
@@ -92,7 +92,7 @@ impl From<OutOfMemory> for Malformed {
 }
 
 impl Malformed {
-    /// The SQLSTATE that the server gives: `bad_copy_file_format` for most.
+    /// The SQLSTATE that the server reports: `bad_copy_file_format` for most.
     pub fn sqlstate(&self) -> &'static str {
         match self {
             Malformed::Encoding(_) => "22021",
@@ -102,10 +102,10 @@ impl Malformed {
         }
     }
 
-    /// The message that the server gives for this fault; only the loader gives it.
+    /// The server's message for this fault. Only the loader uses it.
     ///
-    /// `csv` tells the two formats' wordings apart; `column` names the column
-    /// of [`Malformed::MissingData`].
+    /// `csv` selects the wording of the format. `column` is the name of the column of
+    /// [`Malformed::MissingData`].
     #[allow(clippy::disallowed_macros)]
     pub fn message(&self, csv: bool, column: &str) -> String {
         let kind = if csv { "unquoted" } else { "literal" };

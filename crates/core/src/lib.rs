@@ -1,19 +1,18 @@
 //! Bytes → fields → typed values → rows in PostgreSQL's own formats.
 //!
-//! This crate is pure: no files, sockets, threads, clocks, environment or
-//! PostgreSQL headers. It is used by the loader (rows in the wire form of
-//! `COPY … WITH (FORMAT binary)`) and, through `ext/ffi`, by the server
-//! extension (rows in heap form).
+//! This crate is pure: no files, sockets, threads, clocks, environment or PostgreSQL headers. The
+//! loader uses it (rows in the wire format of `COPY … WITH (FORMAT binary)`), and so does the
+//! server extension through `ext/ffi` (rows in heap format).
 //!
-//! The straight way of the data:
+//! The path of the data:
 //!
 //! ```text
 //! chunk of bytes ─ scan ─▶ Record (field spans) ─ row::put ─▶ types::put ─▶ RowSink
 //! ```
 //!
-//! One rule stands above the rest: **a field is encoded only where it is
-//! certain that the server would read it in the same way.** Anything else is
-//! answered with [`error::Refusal`], and the caller lets the server judge.
+//! One rule comes before all others: **a field is encoded only if it is certain that the server
+//! would read it in the same way.** For any other field the answer is [`error::Refusal`], and the
+//! caller lets the server decide.
 
 #![cfg_attr(
     test,

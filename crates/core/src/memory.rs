@@ -1,8 +1,8 @@
-//! Memory that may not be there: every allocation that the server's extension can reach goes through here.
+//! Fallible allocation. Every allocation that the server's extension can reach uses this module.
 //!
-//! Rust aborts the process when `push`, `extend` or `Box::new` find no memory. In a backend that
-//! ends every session of the server. So memory is reserved fallibly and [`OutOfMemory`] is an error
-//! like any other. `clippy.toml` bans the methods that would abort.
+//! Rust aborts the process when `push`, `extend` or `Box::new` find no memory. In a backend, that
+//! would end every session of the server. So memory is reserved fallibly, and [`OutOfMemory`] is an
+//! error like any other. `clippy.toml` bans the methods that would abort.
 
 use std::alloc::{alloc, handle_alloc_error, Layout};
 use std::collections::{TryReserveError, VecDeque};
@@ -18,7 +18,8 @@ impl From<TryReserveError> for OutOfMemory {
     }
 }
 
-/// Ends the process, as Rust does without memory: what the loader does, and the extension never.
+/// Ends the process as Rust does when memory runs out. Only the loader does this, never the
+/// extension.
 #[cold]
 pub fn abort() -> ! {
     handle_alloc_error(Layout::new::<u64>())
@@ -30,60 +31,60 @@ pub trait Fallible<T>: Sized {
     ///
     /// # Errors
     ///
-    /// There is no memory for it.
+    /// No memory.
     fn with_room(len: usize) -> Result<Self, OutOfMemory>;
-    /// Makes room for `more` items, and often for some beyond.
+    /// Makes room for `more` items, and often for more than that.
     ///
     /// # Errors
     ///
-    /// There is no memory for it; the vector is as it was. So it is below.
+    /// No memory. The vector is unchanged. The same applies to the methods below.
     fn reserve_room(&mut self, more: usize) -> Result<(), OutOfMemory>;
     /// Appends an item.
     ///
     /// # Errors
     ///
-    /// There is no memory for it.
+    /// No memory.
     fn try_push(&mut self, item: T) -> Result<(), OutOfMemory>;
     /// Appends copies of items.
     ///
     /// # Errors
     ///
-    /// There is no memory for them.
+    /// No memory.
     fn try_extend(&mut self, items: &[T]) -> Result<(), OutOfMemory>
     where
         T: Copy;
-    /// Cuts the vector to `len` items, or appends copies of `item` up to so many.
+    /// Cuts the vector to `len` items, or extends it to `len` items by copies of `item`.
     ///
     /// # Errors
     ///
-    /// There is no memory for them.
+    /// No memory.
     fn try_resize(&mut self, len: usize, item: T) -> Result<(), OutOfMemory>
     where
         T: Copy;
-    /// Appends an item where there is room for it.
+    /// Appends an item to a vector that has room for it.
     ///
     /// # Panics
     ///
-    /// There is no room: a bug. So it is below.
+    /// There is no room, which is a bug. The same applies to the methods below.
     fn push_within(&mut self, item: T);
-    /// Appends copies of items where there is room for them.
+    /// Appends copies of items to a vector that has room for them.
     fn extend_within_room(&mut self, items: &[T])
     where
         T: Copy;
-    /// Cuts the vector to `len` items, or appends copies of `item` where there is room for them.
+    /// Cuts the vector to `len` items, or extends it within its room by copies of `item`.
     fn resize_within(&mut self, len: usize, item: T)
     where
         T: Copy;
 }
 
-/// What was reserved is not enough: a bug.
+/// Panics because the reserved memory is too small, which is a bug.
 #[cold]
 #[inline(never)]
 pub(crate) fn no_room() -> ! {
     panic!("no room was reserved")
 }
 
-// The methods that would grow are called here alone, where there is room.
+// Only this code calls the methods that could grow, and only if there is room.
 #[allow(clippy::disallowed_methods)]
 impl<T> Fallible<T> for Vec<T> {
     #[inline]
@@ -162,8 +163,8 @@ impl<T> Fallible<T> for Vec<T> {
 ///
 /// # Errors
 ///
-/// There is no memory for it.
-#[allow(clippy::disallowed_methods)] // where there is room
+/// No memory.
+#[allow(clippy::disallowed_methods)] // there is room after try_reserve
 pub fn try_push_back<T>(queue: &mut VecDeque<T>, item: T) -> Result<(), OutOfMemory> {
     queue.try_reserve(1)?;
     queue.push_back(item);
@@ -174,7 +175,7 @@ pub fn try_push_back<T>(queue: &mut VecDeque<T>, item: T) -> Result<(), OutOfMem
 ///
 /// # Errors
 ///
-/// There is no memory for it.
+/// No memory.
 pub fn try_box<T>(item: T) -> Result<Box<T>, OutOfMemory> {
     let layout = Layout::new::<T>();
     assert!(layout.size() > 0, "what takes no memory needs no box");
@@ -183,8 +184,8 @@ pub fn try_box<T>(item: T) -> Result<Box<T>, OutOfMemory> {
     if place.is_null() {
         return Err(OutOfMemory);
     }
-    // SAFETY: `place` is memory of that layout from the global allocator, which is what a box
-    // frees; it holds an item before the box is made.
+    // SAFETY: `place` has that layout and is from the global allocator, so a box may own and free
+    // it. The item is written before the box is made.
     unsafe {
         place.write(item);
         Ok(Box::from_raw(place))

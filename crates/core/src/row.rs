@@ -1,4 +1,5 @@
-//! One record to one row: the number of fields, NULL and its COPY options, values.
+//! Turns one record into one row: checks the number of fields, and applies NULL, its COPY options
+//! and the types.
 
 use std::ops::Range;
 
@@ -8,22 +9,22 @@ use crate::shape::{Column, RowShape, ValueSource};
 use crate::sink::RowSink;
 use crate::types;
 
-/// Why a record did not become a row. The sink is as it was before the record.
+/// The reason why a record did not become a row. The sink is as it was before the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRow {
-    /// the record itself: too many fields or too few
+    /// the record itself has too many or too few fields
     Malformed(Malformed),
     /// the value of the column with this index in [`RowShape::columns`]
     Value(usize, Refusal),
 }
 
-/// Puts `record`, scanned from `chunk`, into the sink as one row.
+/// Writes `record`, scanned from `chunk`, into the sink as one row.
 ///
-/// `chunk` is valid UTF-8 without NUL bytes (see [`crate::scan`]).
+/// `chunk` must be valid UTF-8 without NUL bytes (see [`crate::scan`]).
 ///
 /// # Errors
 ///
-/// [`NoRow`]; the row has been undone.
+/// See [`NoRow`]. The row has been undone.
 #[inline]
 pub fn put<S: RowSink>(
     shape: &RowShape,
@@ -44,12 +45,12 @@ pub fn put<S: RowSink>(
     })
 }
 
-/// Puts a tuple of `FORMAT binary` into the sink as one row: its fields' places in
-/// `chunk`, NULL being `None`, as many as [`RowShape::fields`].
+/// Writes a tuple of `FORMAT binary` into the sink as one row. `fields` has the ranges of its
+/// fields in `chunk`, with `None` for NULL, as many as [`RowShape::fields`].
 ///
 /// # Errors
 ///
-/// [`NoRow`]; the row has been undone.
+/// See [`NoRow`]. The row has been undone.
 pub fn put_binary<S: RowSink>(
     shape: &RowShape,
     chunk: &[u8],
@@ -66,7 +67,8 @@ pub fn put_binary<S: RowSink>(
     })
 }
 
-/// Puts one row: what `put_field` makes of the columns' fields, and what they have without one.
+/// Writes one row: columns with a field by `put_field`, the others as NULL or as the value that the
+/// sink gives them.
 #[inline]
 fn put_columns<S: RowSink>(
     shape: &RowShape,
@@ -92,7 +94,7 @@ fn put_columns<S: RowSink>(
     Ok(())
 }
 
-/// To a relation without columns, an empty line is a row.
+/// In a relation without columns, an empty line is a row.
 fn is_empty_line(chunk: &[u8], record: &Record) -> bool {
     record.len() == 1
         && record.field(chunk, 0).1.is_empty()
@@ -101,8 +103,8 @@ fn is_empty_line(chunk: &[u8], record: &Record) -> bool {
 
 /// The value of a field for its column: `None` for NULL.
 ///
-/// As `NextCopyFrom`: FORCE_NOT_NULL makes the marker a value, FORCE_NULL makes
-/// a quoted marker NULL, and the latter has its say after the former.
+/// Like `NextCopyFrom`: FORCE_NOT_NULL makes an unquoted marker a value, and FORCE_NULL makes a
+/// quoted marker NULL. A column may have both options.
 #[inline]
 fn value_of<'a>(
     column: &Column,
@@ -113,12 +115,12 @@ fn value_of<'a>(
         FieldKind::Plain | FieldKind::Quoted => Ok(Some(value)),
         FieldKind::Null => Ok(column.force_not_null.then_some(value)),
         FieldKind::QuotedNull => Ok((!column.force_null).then_some(value)),
-        // The default is an expression of the server's.
+        // Only the server can evaluate the default expression.
         FieldKind::Default => Err(Refusal::Ask),
     }
 }
 
-/// Leaves a value that was refused to the server, if the sink takes such values.
+/// Leaves a rejected value to the server, if the sink accepts such values.
 #[inline]
 fn ask<S: RowSink>(refusal: Refusal, text: &[u8], sink: &mut S) -> Result<(), Refusal> {
     if refusal == Refusal::OutOfMemory {

@@ -1,24 +1,24 @@
-//! The shape of a table as a load sees it, and the compiled plan of a row.
+//! The shape of a table for a load, and the compiled plan of a row.
 
-/// What the values of a session's settings mean for the reading of text.
+/// The settings of a session that affect the reading of text.
 ///
-/// Where a setting is not the plain one, the values that depend on it are
-/// answered with [`crate::error::Refusal::Ask`].
+/// If a setting is not the plain one, values that depend on it are refused with
+/// [`crate::error::Refusal::Ask`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Env {
     /// `TimeZone` is UTC (or an alias of it): a timestamptz without a zone can
     /// be read without the zone database.
     pub utc: bool,
-    /// The field order of `DateStyle`; ISO dates are read alike in all three.
+    /// The field order of `DateStyle`. ISO dates are read alike in all three orders.
     pub date_order: DateOrder,
     /// `lc_monetary` is C or POSIX, so that money has two decimals and no grouping.
     pub money_c: bool,
-    /// The server's encoding has one byte for each character: text is any bytes but NUL. Set, too,
-    /// where characters are not counted as those of UTF-8 for another reason.
+    /// The server's encoding has one byte for each character, so text is any bytes except NUL. Also
+    /// set if characters must not be counted as UTF-8 for another reason.
     pub single_byte: bool,
 }
 
-/// The order that `DateStyle` gives to day, month and year.
+/// The order of day, month and year in `DateStyle`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DateOrder {
     /// month, day, year: the default
@@ -35,9 +35,9 @@ impl Default for Env {
     }
 }
 
-/// A type whose text form the core can read, with its modifiers resolved.
+/// A type whose text form the core can read, with resolved modifiers.
 ///
-/// Everything that is not here is [`Type::Server`]: only the server can read it.
+/// All other types are [`Type::Server`]: only the server can read them.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::disallowed_methods)] // only the loader clones it
 pub enum Type {
@@ -55,7 +55,7 @@ pub enum Type {
     Float4,
     /// `double precision`
     Float8,
-    /// `numeric`; the typmod as in `pg_attribute.atttypmod`, -1 for none
+    /// `numeric`; the typmod is that of `pg_attribute.atttypmod`, -1 for none
     Numeric(i32),
     /// `money`
     Money,
@@ -71,7 +71,7 @@ pub enum Type {
     Bytea,
     /// `date`
     Date,
-    /// `time(p)`; fractional digits, -1 for none stated
+    /// `time(p)`; number of fractional digits, -1 if not given
     Time(i32),
     /// `timetz(p)`
     TimeTz(i32),
@@ -79,7 +79,7 @@ pub enum Type {
     Timestamp(i32),
     /// `timestamptz(p)`
     TimestampTz(i32),
-    /// `interval`; the typmod as in `pg_attribute.atttypmod`, -1 for none
+    /// `interval`; the typmod is that of `pg_attribute.atttypmod`, -1 for none
     Interval(i32),
     /// `uuid`
     Uuid,
@@ -95,15 +95,15 @@ pub enum Type {
     Macaddr,
     /// `macaddr8`
     Macaddr8,
-    /// `bit(n)`; the length in bits, exact
+    /// `bit(n)`; the exact length in bits
     Bit(Option<u32>),
     /// `bit varying(n)`; the limit in bits
     Varbit(Option<u32>),
     /// an enum, with its labels
     Enum(EnumLabels),
-    /// an array of any of these
+    /// an array of any of these types
     Array(Box<ArrayOf>),
-    /// any other type: the server has to be asked
+    /// any other type: the server must read the value
     Server,
 }
 
@@ -119,14 +119,14 @@ impl EnumLabels {
         EnumLabels(labels)
     }
 
-    /// The `pg_enum.oid` of a label, or `None` where there is no such label.
+    /// The `pg_enum.oid` of a label; `None` if there is no such label.
     pub fn oid(&self, label: &[u8]) -> Option<u32> {
         let at = self.0.binary_search_by(|(l, _)| l.as_slice().cmp(label)).ok()?;
         Some(self.0[at].1)
     }
 }
 
-/// An array type's element.
+/// The element of an array type.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::disallowed_methods)] // only the loader clones it
 pub struct ArrayOf {
@@ -134,42 +134,42 @@ pub struct ArrayOf {
     pub element: Type,
     /// the element's `pg_type.oid`
     pub element_oid: u32,
-    /// `pg_type.typdelim` of the element: a comma for all but `box`
+    /// `pg_type.typdelim` of the element: a comma for all types except `box`
     pub delimiter: u8,
 }
 
-/// Where a column's value comes from.
+/// The source of a column's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueSource {
-    /// the field of the record with this index, from 0
+    /// the field of the record at this index, from 0
     Field(usize),
     /// NULL: the column is not in the file and has no default
     Null,
-    /// a value that the sink was given beforehand: the column's default
+    /// a value that the sink already has: the column's default
     Given,
 }
 
-/// One column of the row that is made, in the order in which the sink wants it:
-/// the statement's column list for the wire, `attnum` for the heap.
+/// One column of the resulting row, in the order of the sink: the column list of the statement for
+/// the wire, `attnum` for the heap.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::disallowed_methods)] // only the loader clones it
 pub struct Column {
     /// `pg_attribute.attname`
     pub name: String,
-    /// the type, domains resolved to their base
+    /// the type; a domain is resolved to its base type
     pub ty: Type,
-    /// where the value comes from
+    /// the source of the value
     pub source: ValueSource,
-    /// the column, or a domain over its type, forbids NULL
+    /// the column, or a domain that is its type, forbids NULL
     pub not_null: bool,
-    /// COPY's `FORCE_NULL` holds for it
+    /// COPY's `FORCE_NULL` applies to it
     pub force_null: bool,
-    /// COPY's `FORCE_NOT_NULL` holds for it
+    /// COPY's `FORCE_NOT_NULL` applies to it
     pub force_not_null: bool,
 }
 
 impl Column {
-    /// A nullable column that takes the record's field `field`.
+    /// A nullable column with the record's field `field`.
     pub fn new(name: &str, ty: Type, field: usize) -> Self {
         Column {
             name: name.into(),
@@ -182,14 +182,14 @@ impl Column {
     }
 }
 
-/// The compiled plan of a row: what each record is turned into.
+/// The compiled plan of a row, into which each record is converted.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::disallowed_methods)] // only the loader clones it
 pub struct RowShape {
     /// the columns in the sink's order
     pub columns: Vec<Column>,
-    /// how many fields a record must have
+    /// number of fields that a record must have
     pub fields: usize,
-    /// what the session's settings mean for values
+    /// the settings of the session that affect values
     pub env: Env,
 }

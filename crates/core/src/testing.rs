@@ -1,8 +1,8 @@
-//! What the tests of several modules share.
+//! Functions that the tests of several modules share.
 
 use crate::index_sort::shape::{Attribute, IndexShape, Order};
 
-/// Numbers in no order, the same in each run: xorshift64.
+/// Unordered numbers, the same in each run: xorshift64.
 pub fn random() -> impl FnMut() -> u64 {
     let mut state = 88_172_645_463_325_252_u64;
     move || {

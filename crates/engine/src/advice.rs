@@ -1,25 +1,24 @@
-//! What the user should know before the load begins, each with its reason: a
-//! pure function of facts. Nothing of it is changed by the loader.
+//! Notes for the user before the load begins, each with its reason. They are a pure function of
+//! facts. The loader changes none of these things.
 
 use crate::facts::InputFacts;
 use crate::facts::{AdviceFacts, ColumnWidth};
 use crate::facts::{ServerFacts, TableFacts};
 
-/// Input of this size or less is over before any of this matters, in bytes.
+/// For input of this size or less, in bytes, the load is over before the server's settings matter.
 const SMALL: u64 = 64 << 20;
 
-/// The rate that a load is taken to have at least, in bytes a second, to judge
-/// how long it takes.
+/// The lowest rate that a load is expected to have, in bytes per second, to estimate its duration.
 const SLOW_RATE: u64 = 20 << 20;
 
-/// Rows and their WAL may need about so many times the file's bytes (measured:
-/// 2.6 and 1.7 times for three short columns, less for longer ones).
+/// Rows and their WAL may need about this many times the file's bytes. (Measured: 2.6 and 1.7 times
+/// for three short columns, less for longer ones.)
 const ROOM: u64 = 4;
 
-/// Fewer bytes saved in a row are not worth making the table again.
+/// If a row would save fewer bytes than this, it is not worth creating the table again.
 const WORTH_SAVING: f64 = 4.0;
 
-/// Everything there is to say; triggers are `fired_by` such a statement, if they are kept.
+/// All notes. `fired_by` is the statement that fires triggers, if the load keeps triggers.
 pub(crate) fn advice(
     input: &InputFacts,
     server: &ServerFacts,
@@ -30,7 +29,7 @@ pub(crate) fn advice(
     let mut notes = of_rows(table, fired_by);
     notes.extend(order(table, &facts.columns));
     notes.extend(room(input, facts));
-    // Standard input may be of any size.
+    // The size of standard input is unknown.
     if input.bytes > SMALL || input.bytes == 0 {
         notes.extend(slots(server));
         notes.extend(of_server(input, server, table));
@@ -38,7 +37,7 @@ pub(crate) fn advice(
     notes
 }
 
-/// What makes the server insert row by row.
+/// Notes on triggers and defaults that make the server insert row by row.
 fn of_rows(table: &TableFacts, fired_by: Option<&str>) -> Vec<String> {
     let mut notes = Vec::new();
     let triggers = || table.triggers.iter().filter(move |t| fired_by.is_some() && !t.internal);
@@ -67,7 +66,7 @@ fn slots(server: &ServerFacts) -> Option<String> {
     })
 }
 
-/// Settings that would help, which only the server's administrator can change.
+/// Notes on settings that would help, which only the server's administrator can change.
 fn of_server(input: &InputFacts, server: &ServerFacts, table: &TableFacts) -> Vec<String> {
     let mut notes = Vec::new();
     let megabytes = |bytes: u64| bytes >> 20;
@@ -121,9 +120,9 @@ fn room(input: &InputFacts, facts: &AdviceFacts) -> Option<String> {
     })
 }
 
-/// Whether another order of the columns would need less space.
+/// A note if another order of the columns would need less space.
 fn order(table: &TableFacts, columns: &[ColumnWidth]) -> Option<String> {
-    // With `--create` the order has been chosen already.
+    // With `create`, the order has been chosen already.
     if table.created || table.kind != 'r' {
         return None;
     }
@@ -141,9 +140,9 @@ fn order(table: &TableFacts, columns: &[ColumnWidth]) -> Option<String> {
     })
 }
 
-/// The bytes that alignment is expected to waste in a row. Behind a value of
-/// variable length (short, so that it needs no alignment itself) every position
-/// is taken to be equally likely. A row ends at a multiple of 8.
+/// The bytes in a row that alignment is expected to waste. After a value of variable length
+/// (assumed to be short, and so not aligned itself), every position is equally likely. A row ends
+/// at a multiple of 8.
 fn padding(columns: &[&ColumnWidth]) -> f64 {
     let mut at = [0.0; 8];
     at[0] = 1.0;
@@ -184,7 +183,7 @@ mod tests {
         assert_eq!(padding(&[&flag, &key, &small]), 7.0 + 6.0);
         assert_eq!(padding(&[&key, &small, &flag]), 5.0);
         let text = laid("text", None, 4);
-        // 3.5 bytes on average before the key, none behind it.
+        // 3.5 bytes on average before the key, none after it.
         assert_eq!(padding(&[&text, &key]), 3.5);
         assert_eq!(padding(&[&key, &text]), 3.5);
     }

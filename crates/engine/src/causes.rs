@@ -1,4 +1,4 @@
-//! Likely causes of what goes wrong with a file: looked for in a sample before the first row.
+//! Finds likely causes of errors in a file, from a sample that is read before the first row.
 
 use crate::error::Error;
 use crate::infer::{Guess, Inference};
@@ -13,52 +13,52 @@ use crate::stray;
 use crate::text::{text, Text};
 use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
 
-/// So many records are looked at.
+/// Most records of the sample that are checked.
 const RECORDS: usize = 1000;
 
-/// What to do about zeros in text.
+/// The hint for NUL bytes in text.
 const NUL: &str = "PostgreSQL's text has no NUL bytes: tr -d '\\000' <FILE removes them";
 
-/// What else may stand between fields.
+/// The usual delimiters.
 const DELIMITERS: [(u8, &str); 4] = [(b';', ";"), (b'\t', "\\t"), (b'|', "|"), (b',', ",")];
 
-/// What a sample says against the options.
+/// The contradictions between a sample and the options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Causes {
-    /// each record is one field by the delimiter of the options
+    /// each record has one field with the delimiter of the options
     pub single: bool,
-    /// a delimiter, as the option takes it, that splits each record into as many fields, and
-    /// how many
+    /// another delimiter, in the form of the option, with which all records have the same number of
+    /// fields, and that number
     pub delimiter: Option<(String, usize)>,
-    /// that delimiter is also usual within values, as a space is
+    /// that delimiter is also common within values, like a space
     pub rare: bool,
-    /// the first record, by its types, is a header, and none was asked for
+    /// the first record is a header according to its types, but no option says so
     pub header: bool,
-    /// the first record may be a header, and none was asked for: the types do not show it
+    /// the first record may be a header, but no option says so, and the types do not show it
     undecided: bool,
-    /// how many fields each record has, if all have the same number
+    /// the number of fields of each record, if it is the same for all
     width: Option<usize>,
-    /// several spaces stand between values of a single field
+    /// several spaces are between the values of a single field
     aligned: bool,
-    /// the fields of the first record, or of the header that is passed over
+    /// the fields of the first record, or of the skipped header
     first: Vec<String>,
-    /// that is a header, which is passed over
+    /// `first` is a header that is skipped
     passed: bool,
-    /// the delimiter, if stray quotes come from a wrong one
+    /// the probable delimiter, if stray quotes come from a wrong one
     instead: Option<String>,
-    /// what the values show
+    /// the signs that the values show
     pub(crate) signs: Signs,
 }
 
 impl Causes {
-    /// Looks at the records that the first file begins with, its header among them.
+    /// Checks the records at the start of the first file, including its header.
     pub(crate) fn find(reader: &Reader, options: &Options) -> Causes {
         let Some(dialect) = options.input.dialect() else { return Causes::default() };
         let (sample, ended) = reader.sample();
         let header = reader.header().map_or(&[][..], |header| &header.bytes);
         let bytes = &[header, &sample].concat();
         let own = fields(bytes, ended, &dialect);
-        // Where the delimiter splits records evenly, it is the one.
+        // A delimiter that splits records evenly is the right one.
         let doubtful = own.map_or(true, |fields| fields == 1);
         let mut delimiter = doubtful.then(|| other_delimiter(bytes, ended, &dialect)).flatten();
         let rare = own == Some(1) && delimiter.is_none();
@@ -105,12 +105,12 @@ impl Causes {
         }
     }
 
-    /// Refuses a file that would be loaded as what it is not.
+    /// Rejects a file whose options are certainly wrong.
     ///
     /// # Errors
     ///
-    /// Each record has one field, and has several by another delimiter. Or a table is to be
-    /// created, and the first record is its header.
+    /// Each record has one field, but several with another delimiter. Or a table is to be created,
+    /// and the first record is its header.
     pub(crate) fn refuse(&self, columns: Option<usize>, options: &Options) -> Result<(), Error> {
         let create = options.target.create != Create::No;
         let name = options.input.sources.first().map_or(String::new(), |s| s.name());
@@ -137,7 +137,7 @@ impl Causes {
         Ok(())
     }
 
-    /// What is noted before the first row.
+    /// The notes before the first row.
     pub(crate) fn notes(&self, plan: &Plan, options: &Options) -> Vec<Text> {
         let columns = &plan.columns;
         let mut notes = Vec::new();
@@ -179,7 +179,7 @@ impl Causes {
         notes
     }
 
-    /// An error with a hint at its cause, if it has none and the cause is likely.
+    /// Adds a hint at the cause to an error that has no hint, if the cause is likely.
     pub(crate) fn explain(&self, error: Error, plan: &Plan, options: &Options) -> Error {
         if let (Some(delimiter), true) = (&self.instead, stray::is_one(&error)) {
             return error.with_hint(is_it(delimiter));
@@ -188,7 +188,7 @@ impl Causes {
             return error;
         }
         let (state, message) = (error.sqlstate().to_owned(), error.message());
-        // What is no value of a type, or beyond its range.
+        // The value is not valid for the type, or out of its range.
         let of_value = matches!(state.as_str(), "22P02" | "22003" | "22007" | "22008" | "22032");
         let uneven = ["missing data for column", "extra data after last expected column"];
         let uneven = uneven.iter().any(|text| message.contains(text));
@@ -244,18 +244,18 @@ impl Causes {
     }
 }
 
-/// Names as they are compared.
+/// Names in the form for comparisons.
 fn bare(names: &[String]) -> Vec<String> {
     names.iter().map(|name| name.trim().to_lowercase()).collect()
 }
 
-/// A hint at another delimiter.
+/// The hint at another delimiter.
 pub(crate) fn is_it(delimiter: &str) -> Text {
     text!("is the delimiter '{}'? `delimiter` '{}' names it", delimiter, delimiter)
 }
 
-/// A delimiter other than the dialect's, as the option takes it, that splits each record into as
-/// many fields, and how many.
+/// A delimiter other than the dialect's, in the form of the option, with which all records have the
+/// same number of fields, and that number. The one with the most fields is chosen.
 fn other_delimiter(bytes: &[u8], ended: bool, dialect: &Dialect) -> Option<(String, usize)> {
     let split = DELIMITERS.iter().filter_map(|(delimiter, name)| {
         let is_free = *delimiter != dialect.delimiter
@@ -269,8 +269,8 @@ fn other_delimiter(bytes: &[u8], ended: bool, dialect: &Dialect) -> Option<(Stri
     split.max_by_key(|(_, fields)| *fields)
 }
 
-/// The delimiter that is detected without a doubt where none of the usual ones splits the records,
-/// and how many fields they have then.
+/// The delimiter that is detected without a doubt if none of the usual ones splits the records, and
+/// the number of fields.
 fn rare_delimiter(found: &Detected, dialect: &Dialect) -> Option<(String, usize)> {
     let fields = found.columns.len();
     let sure = found.doubts.iter().all(|doubt| !matches!(doubt.what, "delimiter" | "records"));
@@ -278,8 +278,8 @@ fn rare_delimiter(found: &Detected, dialect: &Dialect) -> Option<(String, usize)
         .then(|| (option(found.delimiter), fields))
 }
 
-/// Another delimiter that a file with stray quotes may have: by a wrong one, quotes stand in the
-/// middle of fields, and no record has several.
+/// Another delimiter that a file with stray quotes may have. With a wrong delimiter, quotes are in
+/// the middle of fields, and no record has several fields.
 pub(crate) fn instead(bytes: &[u8], ended: bool, dialect: &Dialect) -> Option<String> {
     let mut scanner = Scanner::new(bytes, ended, dialect, Eol::Unknown);
     let mut record = Record::default();
@@ -294,8 +294,8 @@ pub(crate) fn instead(bytes: &[u8], ended: bool, dialect: &Dialect) -> Option<St
     other_delimiter(bytes, ended, dialect).map(|(delimiter, _)| delimiter)
 }
 
-/// How many fields each record has, if all have the same number. A last one that is not whole
-/// does not count, nor do empty lines.
+/// The number of fields of each record, if it is the same for all. An incomplete last record does
+/// not count, nor do empty lines.
 fn fields(bytes: &[u8], ended: bool, dialect: &Dialect) -> Option<usize> {
     let (mut fields, mut records) = (None, 0);
     let even = each(bytes, ended, dialect, |record| {
@@ -305,7 +305,8 @@ fn fields(bytes: &[u8], ended: bool, dialect: &Dialect) -> Option<usize> {
     fields.filter(|_| even && records > 1)
 }
 
-/// Calls `see` with the records until it says no; whether it never did, and all could be read.
+/// Calls `see` for each record until it returns false. Returns whether it never did and no record
+/// was malformed.
 fn each(
     bytes: &[u8],
     ended: bool,
@@ -329,10 +330,11 @@ fn each(
     true
 }
 
-/// Whether the first record looks like a header: it has names that differ, none of them a value of
-/// a type, and in some column all records below have a type. And its fields.
+/// Whether the first record looks like a header, whether it may be one, and its fields.
 ///
-/// Also whether it may be one, since all that speaks against it are types that do not show it.
+/// It looks like a header if its fields are different names, none of them a value of a type, and if
+/// there are at least two more records that have a type in some column. It may be a header if only
+/// the types of the other records do not show it.
 fn header(bytes: &[u8], ended: bool, dialect: &Dialect) -> (bool, bool, Vec<String>) {
     let mut first: Vec<String> = Vec::new();
     let (mut below, mut alone, mut records) = (None, None, 0);

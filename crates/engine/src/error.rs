@@ -1,37 +1,36 @@
-//! What went wrong, where, and what to do about it.
+//! The error of a load: what happened, where, and what to do.
 
 use crate::text::{text, Text};
 use serde::Serialize;
 use std::fmt;
 
-/// How much of a value is shown, in characters: a value may be a gigabyte, and
-/// messages are for reading.
+/// Characters of a value that are shown. A value may be a gigabyte, but messages must be readable.
 const SHOWN: usize = 80;
 
-/// How many bytes of a binary value are shown.
+/// Bytes of a binary value that are shown.
 const SHOWN_BYTES: usize = 32;
 
-/// The longest message that is passed on, in bytes.
+/// The longest server message that is passed on, in bytes.
 const MAX_MESSAGE: usize = 800;
 
-/// Where in the input something is.
+/// A place in the input.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Place {
     /// the file as the user named it, `-` for standard input
     pub file: String,
-    /// the record's number in the file, from 1, the header not counted
+    /// the number of the record in the file, from 1, without the header
     pub record: Option<u64>,
-    /// the line that COPY would name: the record's last, from 1
+    /// the line that COPY would report: the last line of the record, from 1
     pub line: Option<u64>,
-    /// where the record begins, in bytes of the uncompressed file
+    /// the start of the record, in bytes of the uncompressed file
     pub offset: Option<u64>,
     /// the column's name
     pub column: Option<String>,
-    /// the value, cut to what can be read
+    /// the value, cut to a readable length
     pub value: Option<String>,
 }
 
-/// What the server says about an error beside its message.
+/// The parts of the server's error besides its message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerSays {
     /// five characters
@@ -40,44 +39,44 @@ pub struct ServerSays {
     pub detail: Option<String>,
     /// `CONTEXT`
     pub context: Option<String>,
-    /// the column that the error is about
+    /// the column with the error
     pub column: Option<String>,
-    /// the constraint that the error is about
+    /// the constraint that is violated
     pub constraint: Option<String>,
-    /// the server's function that has raised it, in no language
+    /// the server's function that raised it; its name does not depend on the language
     pub function: Option<String>,
 }
 
-/// What kind of failure an error is: what a program that started the load can do about it.
+/// The kind of a failure, from which the calling program can decide what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// the arguments contradict each other: nothing was connected or read
+    /// the arguments contradict each other; nothing was connected or read
     Usage,
-    /// something must be put right first: a file, the table, a right, the disk
+    /// the cause must be removed first: a file, the table, a privilege, the disk
     Failed,
     /// the input has bad records, or too many of them, or none
     Data,
     /// the server cannot be reached, or the connection is lost: nothing is loaded, and the same
-    /// load may work later
+    /// load may succeed later
     Connection,
-    /// a lock, a deadlock or a time limit: nothing is loaded, and the same load may work later
+    /// a lock, a deadlock or a time limit: nothing is loaded, and the same load may succeed later
     Busy,
     /// the user, or an administrator, stopped it
     Cancelled,
-    /// a defect, of the loader or of the server
+    /// a bug in the loader or in the server
     Internal,
 }
 
 impl Kind {
-    /// The kind that an SQLSTATE means by itself.
+    /// The kind of an SQLSTATE by itself.
     fn of_sqlstate(sqlstate: &str) -> Kind {
         match sqlstate {
-            // Too many connections; the server starts or shuts down; it ended the session.
+            // Too many connections; the server is starting or shutting down; it ended the session.
             "53300" | "57P01" | "57P02" | "57P03" | "57P05" => Kind::Connection,
             "55P03" | "25P03" | "25P04" => Kind::Busy,
             "57014" => Kind::Cancelled,
-            // A protocol violation; a setting that the server refuses.
+            // A protocol violation; a setting that the server rejects.
             "08P01" | "22023" => Kind::Failed,
             _ => match sqlstate.get(..2) {
                 Some("08") => Kind::Connection,
@@ -90,7 +89,7 @@ impl Kind {
     }
 }
 
-/// The error of every function of this crate.
+/// The error type of this crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(Box<Inner>);
 
@@ -108,7 +107,7 @@ struct Inner {
 }
 
 impl Error {
-    /// A failed load; the message is lower case, without a full stop.
+    /// A failed load. The message is in lower case, without a full stop.
     pub fn new(message: impl Into<Text>) -> Error {
         Error(Box::new(Inner {
             kind: None,
@@ -123,7 +122,7 @@ impl Error {
         }))
     }
 
-    /// Arguments that cannot be meant.
+    /// Wrong or contradictory arguments.
     pub fn usage(message: impl Into<Text>) -> Error {
         Error::new(message).of_kind(Kind::Usage)
     }
@@ -133,85 +132,86 @@ impl Error {
         Error::new(message).of_kind(Kind::Data)
     }
 
-    /// A defect of the loader.
+    /// A bug in the loader.
     pub fn defect(message: impl fmt::Display) -> Error {
         Error::new(format!("{message}; this is a defect"))
             .of_kind(Kind::Internal)
             .with_hint("nothing was loaded; please report it")
     }
 
-    /// Says what kind of failure it is, where the SQLSTATE does not.
+    /// Sets the kind of failure, which is then not taken from the SQLSTATE.
     #[must_use]
     pub fn of_kind(mut self, kind: Kind) -> Error {
         self.0.kind = Some(kind);
         self
     }
 
-    /// The user has stopped the load.
+    /// The load was stopped by the user.
     pub fn cancelled() -> Error {
         Error::new("stopped; the server has rolled everything back").of_kind(Kind::Cancelled)
     }
 
-    /// A system call on a file that failed.
+    /// A failed system call on a file.
     pub fn io(what: &str, file: &str, error: &std::io::Error) -> Error {
         Error::new(format!("cannot {what} {file}: {}", io_message(error)))
     }
 
-    /// Adds what to do about it.
+    /// Adds a hint.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<Text>) -> Error {
         self.0.hint = Some(hint.into());
         self
     }
 
-    /// Adds where it is.
+    /// Adds the place.
     #[must_use]
     pub fn at(mut self, place: Place) -> Error {
         self.0.place = Some(place);
         self
     }
 
-    /// Adds what the server says beside the message.
+    /// Adds the parts of the server's error besides its message.
     #[must_use]
     pub fn with_server(mut self, server: ServerSays) -> Error {
         self.0.server = Some(server);
         self
     }
 
-    /// Names what the failed load has changed nevertheless.
+    /// Adds what the failed load has changed in the database.
     #[must_use]
     pub fn with_changed(mut self, changed: impl Into<String>) -> Error {
         self.0.changed = Some(changed.into());
         self
     }
 
-    /// Says that the same load can be run again, whatever has changed: it continues.
+    /// Marks a load that can be run again even if it has changed something, because it continues.
     #[must_use]
     pub fn repeatable(mut self) -> Error {
         self.0.repeatable = true;
         self
     }
 
-    /// Says that a partition has refused a row, which the parent would name by its line.
+    /// Marks an error of a partition that rejected a row. The parent would report the row by its
+    /// line.
     #[must_use]
     pub(crate) fn of_leaf(mut self) -> Error {
         self.0.of_leaf = true;
         self
     }
 
-    /// Whether a partition has refused a row, which the parent would name by its line.
+    /// Whether it is an error of a partition that rejected a row: see [`Error::of_leaf`].
     pub(crate) fn is_of_leaf(&self) -> bool {
         self.0.of_leaf
     }
 
-    /// Names the nodes that do not have their rows, where others have committed theirs.
+    /// Adds the names of the nodes without their rows, while other nodes have committed theirs.
     #[must_use]
     pub fn with_open_nodes(mut self, names: Vec<String>) -> Error {
         self.0.open_nodes = names;
         self
     }
 
-    /// Says of a load that failed for a passing reason that it has left nothing.
+    /// Adds to a temporary failure that nothing was loaded, if that is so.
     #[must_use]
     pub fn nothing_loaded(mut self) -> Error {
         if self.changed().is_none() && matches!(self.kind(), Kind::Connection | Kind::Busy) {
@@ -220,11 +220,11 @@ impl Error {
         self
     }
 
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub fn kind(&self) -> Kind {
         let stated = self.0.kind.unwrap_or_else(|| Kind::of_sqlstate(self.sqlstate()));
         match self.place() {
-            // To run the same load again could load rows twice.
+            // If the same load ran again, it could load rows twice.
             _ if self.changed().is_some()
                 && !self.0.repeatable
                 && matches!(stated, Kind::Connection | Kind::Busy) =>
@@ -232,24 +232,24 @@ impl Error {
                 Kind::Failed
             }
             _ if self.sqlstate() == "57014" && self.message().contains("timeout") => Kind::Busy,
-            // A trigger may raise anything about a record, and a file may be malformed.
+            // A trigger may raise any error for a record, and a file may be malformed.
             Some(place) if stated == Kind::Failed && place.record.is_some() => Kind::Data,
             _ => stated,
         }
     }
 
-    /// The message alone.
+    /// The message without the other parts.
     pub fn message(&self) -> &Text {
         &self.0.message
     }
 
-    /// The message with its place, its value, and what the server and the load add to it.
+    /// The message with its place and value, and with the additions of the server and the load.
     pub fn text(&self) -> Text {
         let inner = &self.0;
         let place = inner.place.as_ref().map_or(String::new(), |place| format!("{place}: "));
         let mut more = String::new();
         if let Some(value) = inner.place.as_ref().and_then(|p| p.value.as_ref()) {
-            // The server's message often has it already.
+            // The server's message often contains it.
             if value.is_empty() || !inner.message.contains(value.as_str()) {
                 more += &format!(" (value {value:?})");
             }
@@ -263,32 +263,32 @@ impl Error {
         text!("{}{}{}", place, inner.message, more)
     }
 
-    /// Where it is, if it is in the input.
+    /// The place in the input, if there is one.
     pub fn place(&self) -> Option<&Place> {
         self.0.place.as_ref()
     }
 
-    /// What the server says beside the message, if the server said it.
+    /// The parts of the server's error, if it is one.
     pub fn server(&self) -> Option<&ServerSays> {
         self.0.server.as_ref()
     }
 
-    /// The SQLSTATE, or an empty string where the server has not spoken.
+    /// The SQLSTATE; empty if the error is not from the server.
     pub fn sqlstate(&self) -> &str {
         self.server().map_or("", |s| s.sqlstate.as_str())
     }
 
-    /// What to do about it.
+    /// The hint.
     pub fn hint(&self) -> Option<&Text> {
         self.0.hint.as_ref()
     }
 
-    /// The nodes that do not have their rows, where others have committed theirs.
+    /// The nodes without their rows, while other nodes have committed theirs.
     pub fn open_nodes(&self) -> &[String] {
         &self.0.open_nodes
     }
 
-    /// What the failed load has changed nevertheless.
+    /// What the failed load has changed in the database.
     pub fn changed(&self) -> Option<&str> {
         self.0.changed.as_deref()
     }
@@ -313,7 +313,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// The text, with each setting by its plain name.
+/// The text, with the plain names of settings.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text())
@@ -322,7 +322,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What a system call says, without the number of the error.
+/// The message of a system call, without the number of the error.
 pub fn io_message(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => "no such file".into(),
@@ -334,7 +334,7 @@ pub fn io_message(error: &std::io::Error) -> String {
     }
 }
 
-/// A value for a message: cut, and valid UTF-8 whatever it was.
+/// A value for a message: cut, and valid UTF-8 in any case.
 pub fn shown(value: &[u8]) -> String {
     let head = &value[..value.len().min(4 * SHOWN)];
     let text = String::from_utf8_lossy(head);
@@ -345,14 +345,14 @@ pub fn shown(value: &[u8]) -> String {
     format!("{cut}…")
 }
 
-/// A value of the binary form for a message: as the server writes bytes, cut.
+/// A binary value for a message: cut, in the form in which the server writes bytes.
 pub fn shown_bytes(value: &[u8]) -> String {
     let digits: String = value.iter().take(SHOWN_BYTES).map(|b| format!("{b:02x}")).collect();
     let more = if value.len() > SHOWN_BYTES { "…" } else { "" };
     format!("\\x{digits}{more}")
 }
 
-/// A message of the server, which may hold a value of a gigabyte.
+/// A message of the server, cut, because it may contain a value of a gigabyte.
 pub fn cut(text: &str) -> String {
     let (head, tail) = (MAX_MESSAGE * 3 / 4, MAX_MESSAGE / 4);
     if text.len() <= MAX_MESSAGE {

@@ -1,9 +1,9 @@
-//! What a load reports while it runs.
+//! The events that a load reports while it runs.
 
 use crate::plan::Plan;
 use std::fmt;
 
-/// Something that a load reports.
+/// An event of a load.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -13,22 +13,22 @@ pub enum Event<'a> {
     Waiting,
     /// it waits for other machines that load the rest, if the load is shared
     OtherMachines,
-    /// it will do this: reported once, before anything of it is done
+    /// the plan of the load, reported once, before anything of it is done
     Planned(&'a Plan),
 }
 
-/// The phases of a load, in order. Where statistics are made before the commit, it is finishing
-/// again after them.
+/// The phases of a load, in order. If statistics are made before the commit, the phase is
+/// `Finishing` again after them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// the files and the connection
+    /// the files and the connection are opened
     #[default]
     Opening,
-    /// the catalog is read, the plan is made
+    /// the catalog is read and the plan is made
     Inspecting,
-    /// rows are on their way
+    /// rows are read and sent
     Loading,
-    /// indexes and constraints are put back, sequences moved, the rows committed
+    /// indexes and constraints are recreated, sequences moved, the rows committed
     Finishing,
     /// statistics are made
     Analyzing,

@@ -1,13 +1,12 @@
-//! Column types for a table that the load creates: inferred from records,
-//! chosen so that no value is altered.
+//! Infers the column types of a table that the load creates from its records, so that no value is
+//! altered.
 //!
-//! Each column keeps the set of types that every value so far would survive
-//! unchanged. What is left at the end is ranked; where nothing is left it is
-//! `text`. A number with a leading zero or a plus sign is not a number here
-//! (post codes and telephone numbers would lose it). Plain decimals become
-//! `numeric`; where some have exponents, `double precision` if it gives every
-//! value back (`number.rs`). JSON becomes `json`, since `jsonb` drops duplicate
-//! keys.
+//! Each column has a set of types that would keep every value so far unchanged. At the end, the
+//! type with the highest rank in the set is chosen, or `text` if the set is empty. A number with a
+//! leading zero or a plus sign does not count as a number, because post codes and telephone numbers
+//! would lose it. Plain decimals become `numeric`. If some values have exponents, the column
+//! becomes `double precision` if that type returns every value unchanged (`number.rs`). JSON
+//! becomes `json`, because `jsonb` drops duplicate keys.
 
 use crate::options::TargetOptions;
 use crate::rewrite::Value;
@@ -20,11 +19,11 @@ use std::borrow::Cow;
 
 mod number;
 
-/// A type that a column can be given.
+/// A type that a column can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guess {
-    /// `boolean`: true and false in any case; t and f as the server writes them, since
-    /// capital letters may be anything
+    /// `boolean`: true and false in any case; t and f only in lower case, as the server writes
+    /// them, because capital letters may be anything
     Bool,
     /// `integer`
     Int4,
@@ -32,7 +31,7 @@ pub enum Guess {
     Int8,
     /// `numeric`
     Numeric,
-    /// `double precision`: where a value has an exponent
+    /// `double precision`: if a value has an exponent
     Float8,
     /// `uuid`
     Uuid,
@@ -42,15 +41,15 @@ pub enum Guess {
     Time,
     /// `timestamp`
     Timestamp,
-    /// `timestamptz`: where every value states its zone
+    /// `timestamptz`: if every value has a zone
     TimestampTz,
     /// `json`: objects and arrays
     Json,
-    /// `text`: whatever there is
+    /// `text`: for all other values
     Text,
 }
 
-/// Every guess but text, the most telling first.
+/// Every guess except text, the most specific first.
 const RANKED: [Guess; 11] = [
     Guess::Bool,
     Guess::Int4,
@@ -84,7 +83,7 @@ impl Guess {
         }
     }
 
-    /// `typlen` and alignment in bytes; `None` for a variable length.
+    /// `typlen` and alignment in bytes; `None` if the length is variable.
     fn layout(self) -> (Option<usize>, usize) {
         match self {
             Guess::Bool => (Some(1), 1),
@@ -97,7 +96,7 @@ impl Guess {
         }
     }
 
-    /// The type as the core reads it.
+    /// The type in the core.
     fn core(self) -> Type {
         match self {
             Guess::Bool => Type::Bool,
@@ -115,7 +114,7 @@ impl Guess {
         }
     }
 
-    /// Whether a value survives this type unchanged in meaning.
+    /// Whether this type keeps the meaning of a value.
     fn holds(self, text: &[u8], scratch: &mut PgCopySink) -> bool {
         let dated = dashed(text);
         let mut reads = |ty: Type| {
@@ -134,7 +133,7 @@ impl Guess {
             Guess::Uuid => text.len() == 36 && reads(Type::Uuid),
             Guess::Date => reads(Type::Date),
             Guess::Time => is_clock(text) && reads(Type::Time(-1)),
-            // The server's timestamp takes a zone and drops it without a word.
+            // The server's timestamp accepts a zone and drops it silently.
             Guess::Timestamp => {
                 let read = reads(Type::Timestamp(-1)) || reads(Type::Date);
                 read && !states_zone(text) && keeps_clock(text)
@@ -146,8 +145,8 @@ impl Guess {
     }
 }
 
-/// Whether a time of day comes back as it is written: the server rounds to
-/// microseconds, and 24:00:00 and a leap second become the next day.
+/// Whether the server returns a time of day as it is written. It rounds to microseconds. It turns
+/// 24:00:00 and a leap second into the next day.
 fn keeps_clock(text: &[u8]) -> bool {
     let start = text.iter().position(|c| matches!(c, b' ' | b'T')).map_or(text.len(), |at| at + 1);
     let time = &text[start..];
@@ -158,12 +157,12 @@ fn keeps_clock(text: &[u8]) -> bool {
         && !time.windows(3).any(|w| w == b":60")
 }
 
-/// Whether anything but digits, points and colons stands behind an ISO date.
+/// Whether other characters than digits, points and colons follow an ISO date.
 fn states_zone(text: &[u8]) -> bool {
     text.iter().skip(11).any(|c| !matches!(c, b'0'..=b'9' | b'.' | b':'))
 }
 
-/// A date with slashes is one with dashes: the year comes first, whatever `DateStyle` says.
+/// Replaces the slashes of a date by dashes. The year is first in both, whatever `DateStyle` is.
 fn dashed(text: &[u8]) -> Cow<'_, [u8]> {
     match text {
         [_, _, _, _, b'/', _, _, b'/', _, _, ..] => {
@@ -175,7 +174,7 @@ fn dashed(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Whether `text` is a time of day with seconds. What has none may be minutes and seconds.
+/// Whether `text` is a time of day with seconds. Without them, it may be minutes and seconds.
 fn is_clock(text: &[u8]) -> bool {
     let [a, b, b':', c, d, b':', e, f, decimals @ ..] = text else { return false };
     let below = |tens: &u8, ones: &u8, limit: u32| {
@@ -206,7 +205,7 @@ pub struct NewColumn {
     measures: bool,
     /// no value was seen
     empty: bool,
-    /// the mean length of the values seen, in bytes, NULLs left out
+    /// the mean length of the values seen, in bytes, without NULLs
     mean_length: usize,
 }
 
@@ -217,7 +216,7 @@ impl NewColumn {
         NewColumn { name: name.to_owned(), guess, measures, empty, mean_length }
     }
 
-    /// Whether the column's name is rather a value of its type. Years are names, too.
+    /// Whether the column's name looks like a value of its type. Years are accepted as names.
     pub fn is_named_by_value(&self) -> bool {
         let name = self.name.as_bytes();
         let of_value = match self.guess {
@@ -233,7 +232,7 @@ impl NewColumn {
         self.empty
     }
 
-    /// Whether the server may take a value as the column's type and give back another one.
+    /// Whether the server may accept a value as the column's type but return another one.
     fn alters(&self, text: &[u8], scratch: &mut PgCopySink) -> bool {
         // JSON is kept as it is written.
         if matches!(self.guess, Guess::Json | Guess::Text) {
@@ -255,7 +254,7 @@ struct Seen {
     force_null: bool,
     /// a NULL marker is a value
     force_not_null: bool,
-    /// what else is NULL
+    /// other texts that are NULL
     nulls: Vec<Vec<u8>>,
     /// one bit for each of [`RANKED`]
     possible: u16,
@@ -265,7 +264,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// The type that is chosen; `whole` says that every record was seen.
+    /// The chosen type. `whole`: all records were seen.
     fn guess(&self, whole: bool) -> Guess {
         let may_be = |guess: &Guess| {
             let number = matches!(guess, Guess::Numeric | Guess::Float8);
@@ -286,7 +285,7 @@ impl Seen {
     }
 }
 
-/// Sees records and narrows each column's types.
+/// Reads records and narrows each column's types.
 #[derive(Debug)]
 pub struct Inference {
     columns: Vec<Seen>,
@@ -294,7 +293,7 @@ pub struct Inference {
 }
 
 impl Inference {
-    /// For records of fields with these names, whose NULLs are as the options say.
+    /// For records with these field names. The options determine which fields are NULL.
     pub fn new(names: &[String], target: &TargetOptions) -> Self {
         let column = |name: &String| Seen {
             force_null: target.force_null.has(name),
@@ -308,8 +307,7 @@ impl Inference {
         Inference { columns: names.iter().map(column).collect(), scratch: PgCopySink::new(1) }
     }
 
-    /// Takes a record into account, unless it has too few fields or too many: such a
-    /// record is not loaded.
+    /// Reads a record, unless it has too few or too many fields: then it is not loaded.
     pub fn see(&mut self, chunk: &[u8], record: &Record) {
         if record.len() != self.columns.len() {
             return;
@@ -334,18 +332,18 @@ impl Inference {
         }
     }
 
-    /// How many columns have had no value yet.
+    /// The number of columns without a value so far.
     pub fn without_value(&self) -> usize {
         self.columns.iter().filter(|seen| seen.values == 0).count()
     }
 
-    /// How many fields the records have.
+    /// The number of fields of the records.
     pub fn fields(&self) -> usize {
         self.columns.len()
     }
 
-    /// The columns as they stand. `whole` says that every record was seen:
-    /// only then is `integer` trusted to be wide enough, else it is `bigint`.
+    /// The columns so far. `whole`: all records were seen. Only then can `integer` be wide enough;
+    /// otherwise it becomes `bigint`.
     pub fn columns(&self, names: &[String], whole: bool) -> Vec<NewColumn> {
         let named = names.iter().zip(&self.columns);
         named
@@ -360,7 +358,7 @@ impl Inference {
     }
 }
 
-/// Holds records that were not seen to the types that were inferred from others.
+/// Checks records that were not part of the inference against the inferred types.
 #[derive(Debug)]
 pub struct Fit {
     columns: Vec<NewColumn>,
@@ -368,13 +366,13 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// The columns of a record's fields.
+    /// Takes the columns of a record's fields.
     pub fn new(columns: Vec<NewColumn>) -> Fit {
         Fit { columns, scratch: PgCopySink::new(1) }
     }
 
-    /// The index of the first field that would not come back as it is written. What the server
-    /// refuses is its to tell.
+    /// The index of the first field that the server would return changed. Values that the server
+    /// rejects are left to it.
     pub fn altered(&mut self, chunk: &[u8], record: &Record) -> Option<usize> {
         let Fit { columns, scratch } = self;
         let mut fields = columns.iter().enumerate().take(record.len());
@@ -386,10 +384,10 @@ impl Fit {
     }
 }
 
-/// The order of columns that wastes the least on alignment: indexes into `columns`.
+/// The order of columns that wastes the fewest bytes on alignment: indexes into `columns`.
 ///
-/// Widest alignment first, then fixed lengths before variable ones; columns
-/// that are alike in this keep the order of the file.
+/// Fixed lengths come first, the widest alignment before others, then variable lengths. Otherwise
+/// columns keep the order of the file.
 pub fn by_alignment(columns: &[NewColumn]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..columns.len()).collect();
     order.sort_by_key(|i| match columns[*i].guess.layout() {
@@ -399,9 +397,9 @@ pub fn by_alignment(columns: &[NewColumn]) -> Vec<usize> {
     order
 }
 
-/// The bytes of a row of mean lengths in this order of columns, the tuple
-/// header left out, rounded up to the 8 bytes at which tuples are placed
-/// (`heap_compute_data_size`; a short varlena needs no alignment).
+/// The bytes of a row of mean lengths in this order of columns, without the tuple header, rounded
+/// up to the 8 bytes at which tuples are placed (`heap_compute_data_size`; a short varlena needs no
+/// alignment).
 pub fn row_bytes(columns: &[NewColumn], order: &[usize]) -> usize {
     let mut at = 0usize;
     for column in order.iter().map(|i| &columns[*i]) {

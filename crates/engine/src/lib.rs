@@ -17,10 +17,10 @@
 //! # Ok::<(), pgsluice_engine::Error>(())
 //! ```
 //!
-//! A load is all or nothing unless its [`Method`] says otherwise. Nothing here prints or reads
-//! arguments. An [`Error`] has a [`Kind`], which says what a program can do about it, the [`Place`]
-//! in the input, what the server said and a hint. A [`Text`] keeps apart which of its words name
-//! settings: a program can change these, or write them its own way.
+//! A load is all or nothing unless its [`Method`] says otherwise. The library does not print and
+//! does not read arguments. An [`Error`] has a [`Kind`], from which a program can decide what to
+//! do, the [`Place`] in the input, the server's message and a hint. A [`Text`] marks the words that
+//! name settings, so that a program can change them or write them in its own form.
 //!
 //! ```no_run
 //! # use pgsluice_engine::{Error, FileSource, Kind, Loader, TargetOptions};
@@ -113,23 +113,23 @@ pub mod loads {
     pub use crate::once::tables::statements;
 }
 
-/// For this crate's own tests against servers; no promise is made of it.
+/// For this crate's own tests with servers. It is not a stable interface.
 #[doc(hidden)]
 pub mod internals {
     pub use crate::input::decompress;
     pub use crate::session::conn::{quote_literal, Conn};
 
-    /// What plans are made from.
+    /// The facts from which plans are made.
     pub mod facts {
         pub use crate::facts::*;
     }
 
-    /// What is taken down, as it is recorded.
+    /// The records of objects that are dropped or disabled.
     pub mod ledger {
         pub use crate::ledger::*;
     }
 
-    /// What is taken down and put back.
+    /// Drops or disables objects, and recreates them.
     pub mod maintenance {
         pub use crate::maintenance::*;
         pub use crate::plan::policy::*;

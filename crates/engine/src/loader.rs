@@ -1,4 +1,4 @@
-//! The door of this crate: a load, built step by step.
+//! The entry point of this crate: a load, built step by step.
 
 use crate::check::{check, Checked};
 use crate::error::Error;
@@ -13,7 +13,7 @@ use crate::source::Source;
 use crate::watch::Watch;
 use std::sync::Arc;
 
-/// A load of sources into a table: see the example at the crate.
+/// A load of sources into a table. The documentation of the crate has an example.
 pub struct Loader<'e> {
     options: Options,
     watch: Watch,
@@ -21,12 +21,12 @@ pub struct Loader<'e> {
 }
 
 impl<'e> Loader<'e> {
-    /// A load into this table, of CSV with all of COPY's defaults.
+    /// A load into this table, of CSV files with all of COPY's defaults.
     pub fn new(target: TargetOptions) -> Loader<'e> {
         Options { input: InputOptions::default(), target, rejects: None, once: None }.into()
     }
 
-    /// How the sources are read. Sources that these options have come before others.
+    /// Sets how the sources are read. Sources in `input` come before those added earlier.
     #[must_use]
     pub fn options(mut self, mut input: InputOptions) -> Loader<'e> {
         input.sources.append(&mut self.options.input.sources);
@@ -34,14 +34,14 @@ impl<'e> Loader<'e> {
         self
     }
 
-    /// Keeps rejected records in a file, and goes on. Without it the first one ends the load.
+    /// Writes rejected records to a file and continues. Without this, the first one ends the load.
     #[must_use]
     pub fn rejects(mut self, rejects: RejectOptions) -> Loader<'e> {
         self.options.rejects = Some(rejects);
         self
     }
 
-    /// Records what is loaded, and loads it once.
+    /// Records the load in the database, and loads each file only once.
     #[must_use]
     pub fn once(mut self, once: OnceOptions) -> Loader<'e> {
         self.options.once = Some(once);
@@ -55,23 +55,23 @@ impl<'e> Loader<'e> {
         self
     }
 
-    /// Calls this in the thread that runs the load, at each event.
+    /// Calls `on_event` at each event, in the thread that runs the load.
     #[must_use]
     pub fn on_event(mut self, on_event: impl Fn(Event<'_>) + 'e) -> Loader<'e> {
         self.on_event = Box::new(on_event);
         self
     }
 
-    /// A handle to follow and to stop the load from other threads.
+    /// A handle with which other threads can follow and stop the load.
     pub fn watch(&self) -> Watch {
         self.watch.clone()
     }
 
-    /// Loads.
+    /// Runs the load.
     ///
     /// # Errors
     ///
-    /// Nothing has changed, or [`Error::changed`] says what has.
+    /// Nothing has changed, unless [`Error::changed`] says what has.
     pub fn run(&self) -> Result<Summary, Error> {
         let Loader { options, watch, on_event } = self;
         let job = Job { options, watch, on_event, recording: None };
@@ -81,9 +81,9 @@ impl<'e> Loader<'e> {
         }
     }
 
-    /// This machine's place in a load that several machines share, each with the same options: a
-    /// cluster's tasks take parts and load them, and its driver publishes the whole. [`Loader::run`]
-    /// does all three.
+    /// This machine's part of a load that several machines share, each with the same options. The
+    /// tasks of a cluster take parts and load them. The driver then publishes the whole.
+    /// [`Loader::run`] does all three.
     ///
     /// ```no_run
     /// use pgsluice_engine::options::{OnceOptions, ShareOptions};
@@ -108,7 +108,7 @@ impl<'e> Loader<'e> {
     ///
     /// # Errors
     ///
-    /// The options do not say that the load is shared, or others do not go with that.
+    /// The options do not say that the load is shared, or other options do not fit a shared load.
     pub fn share(&self) -> Result<Share<'_>, Error> {
         let Loader { options, watch, on_event } = self;
         options.check_once()?;
@@ -118,21 +118,21 @@ impl<'e> Loader<'e> {
         }
     }
 
-    /// Says what [`Loader::run`] would do and why, and does nothing.
+    /// Returns what [`Loader::run`] would do and why. Changes nothing.
     ///
     /// # Errors
     ///
-    /// As a load, as far as it shows before the first row.
+    /// Those of a load, as far as they occur before the first row.
     pub fn plan(&self) -> Result<Foretold, Error> {
         plan_only(&self.options)
     }
 
-    /// Parses and converts every value and writes nothing. Each bad record is given to `found`,
-    /// in the order of the sources.
+    /// Parses and converts every value and writes nothing. Each bad record is passed to `found`, in
+    /// the order of the sources.
     ///
     /// # Errors
     ///
-    /// The check could not be made, or a file cannot be read on.
+    /// The check is not possible, or a file cannot be read to its end.
     pub fn check(&self, found: Listener) -> Result<Checked, Error> {
         check(&self.options, &self.watch, found)
     }

@@ -1,4 +1,4 @@
-//! What will be done and why: a pure function of facts and options.
+//! The plan of a load, with reasons: a pure function of facts and options.
 
 use crate::advice::advice;
 use crate::causes::Causes;
@@ -47,111 +47,111 @@ pub use landing::Landing;
 use settings::session_settings;
 pub use settings::settings;
 
-/// What will be done. It is made behind an `Arc`: nothing edits it afterwards.
+/// What the load will do. It is shared by an `Arc`, so nothing can change it later.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// the write path
+    /// how rows are written
     pub method: Method,
-    /// why this one
+    /// why this method was chosen
     pub reason: Text,
     /// what the load gives up, apart from concurrent access: see [`Plan::gives_up`]
     pub cost: String,
-    /// the form of the data on their way
+    /// the format in which the data are sent
     pub wire: Wire,
     /// `pg_class.oid` of the table
     pub oid: u32,
     /// the table, quoted and qualified
     pub table: String,
-    /// the table as the server names it in the context of an error
+    /// the table as the server names it in an error's context
     pub relation: String,
-    /// the file's fields, each with the column that it goes to; `None` where it is left out
+    /// the column of each field of the file; `None` if the field is left out
     pub fields: Vec<Option<String>>,
-    /// what has to be done to the records for that, if they cannot go as they are
+    /// how records are converted for that, if they cannot be sent unchanged
     pub recast: Option<Recast>,
     /// the columns of the rows that are sent, in the file's order
     pub columns: Vec<String>,
-    /// of each column, how an INSERT reads a text `$`, where its type alone does not say that
+    /// for each column, how an INSERT reads a text `$`, if the type alone does not determine that
     pub readers: Vec<Option<String>>,
     /// how records are encoded
     pub shape: RowShape,
-    /// the file's form
+    /// the format of the files
     pub layout: Layout,
-    /// each file must go in one statement, since triggers count them
+    /// each file must be one statement, because statement triggers fire for each
     pub one_statement: bool,
-    /// lines without quotes and backslashes may go as text just as they are
+    /// lines without quotes and backslashes may be sent unchanged as text
     pub plain: bool,
     /// `COPY … WITH (FREEZE)`
     pub freeze: bool,
-    /// what was sent is thrown away chunk by chunk: it was only to be checked
+    /// the sent rows are discarded chunk by chunk: they are only checked
     pub discard: bool,
     /// the hash of each chunk is recorded
     pub once: bool,
-    /// a condition on rows
+    /// the condition on rows
     pub filter: Option<String>,
     /// the files' encoding
     pub encoding: String,
     /// the server's major version
     pub major: u32,
-    /// connections
+    /// number of connections
     pub lanes: usize,
-    /// encoding threads
+    /// number of encoding threads
     pub encoders: usize,
-    /// the number of rows taken may differ from the number of records sent
+    /// the number of inserted rows may differ from the number of records sent
     pub may_drop_rows: bool,
-    /// the statement that has made the table, if the load has
+    /// the statement that has created the table, if the load has
     pub made: Option<String>,
-    /// its columns, if their types were inferred from some records only, in the file's order
+    /// its columns in the file's order, if their types were inferred from only some records
     pub inferred: Option<Vec<NewColumn>>,
     /// statements in the load's transaction before the rows
     pub before: Vec<String>,
     /// statements in the load's transaction after the rows
     pub after: Vec<String>,
-    /// the rows of a partitioned table: where they go, if that was asked for
+    /// with a partitioned table: where its rows are sent, if that was requested
     pub route: Option<Text>,
-    /// the partition of each row, if rows go straight to it
+    /// finds the partition of each row, if rows are sent straight to partitions
     pub(crate) router: Option<Router>,
-    /// the servers that hold the partitions, if rows go straight to these
+    /// the servers that have the partitions, if rows are sent straight to them
     pub nodes: Option<ToNodes>,
     /// settings of the session, each with its value
     pub settings: Vec<(String, String)>,
-    /// the table is empty and the load's own: COPY builds its indexes when all rows are in
+    /// the table is empty and the load's own: COPY builds its indexes after all rows
     pub private: bool,
-    /// with `extension`: fail rather than let stock COPY do it
+    /// with `extension`: an error instead of falling back to stock COPY
     pub required: bool,
-    /// with `staged`: where the records land first
+    /// with `staged`: the table into which records are loaded first
     pub landing: Option<Landing>,
-    /// with `staged`: each chunk moves on when it has landed, since the files cannot be
-    /// read again for the place of a record
+    /// with `staged`: each chunk is moved on when it is loaded, because the files cannot be read
+    /// again to find the place of a record
     pub lands_by_chunk: bool,
     /// lanes are committed together, by two-phase commit
     pub two_phase: bool,
     /// what is done with indexes, foreign keys and triggers
     pub maintenance: Policy,
-    /// the schema of the ledger is created to record that
+    /// the ledger's schema is created to record that
     pub makes_ledger: bool,
     /// likely causes of errors, from a sample
     pub causes: Causes,
     /// locks that make other sessions wait
     pub locks: Vec<Lock>,
-    /// records of the input, estimated
+    /// estimated number of records in the input
     pub records: Option<u64>,
-    /// what the user should know before it begins
+    /// notes for the user before the load begins
     pub notes: Vec<Text>,
 }
 
 impl Plan {
-    /// Whether what precedes the rows is committed before them.
+    /// Whether the statements before the rows are committed before them.
     pub fn commits_first(&self) -> bool {
         self.method == Method::Insert || self.lanes > 1
     }
 
-    /// The rules of CSV or of the text format, if the file is of these.
+    /// The dialect, if the files are CSV or text.
     pub fn dialect(&self) -> Option<&Dialect> {
         self.layout.dialect()
     }
 }
 
-/// Decides, from facts and options alone.
+/// Makes the plan from facts and options alone.
 ///
 /// # Errors
 ///
@@ -182,7 +182,7 @@ pub fn plan(facts: &Facts, options: &Options) -> Result<Arc<Plan>, Error> {
         layout,
         one_statement: table.statement_triggers() && triggers_fire(choice.method, table, options),
         plain: false,
-        // FREEZE does not work within the savepoints that rejects need.
+        // FREEZE does not work within the savepoints of rejects.
         freeze: choice.freeze && options.rejects.is_none(),
         discard: matches!(facts.purpose, Purpose::Check { .. }),
         once: options.once.is_some(),
@@ -227,22 +227,22 @@ pub fn plan(facts: &Facts, options: &Options) -> Result<Arc<Plan>, Error> {
     Ok(Arc::new(plan))
 }
 
-/// Nothing else than the landing is made around a check.
+/// For a check, no statement is made except that for the landing table.
 fn around_a_check(plan: &mut Plan) {
     if plan.discard {
         plan.before = plan.landing.iter().map(|landing| landing.create.clone()).collect();
     }
 }
 
-/// With `staged`: the files cannot be read again for the place of a record.
+/// With `staged`: the files cannot be read again to find the place of a record.
 fn lands_by_chunk(plan: &Plan, facts: &Facts, options: &Options) -> bool {
     let stops_unread = !facts.input.again && options.rejects.is_none();
-    // A statement trigger must fire once, and a row may refer to one further down.
+    // A statement trigger must fire once, and a row may refer to a later one.
     let whole = plan.one_statement || facts.table.refers_to_itself;
     plan.landing.is_some() && stops_unread && !whole
 }
 
-/// The columns of the new table, if some records may not fit the types that were inferred.
+/// The columns of the new table, if some records may not fit the inferred types.
 fn inferred(facts: &Facts) -> Option<Vec<NewColumn>> {
     let of_new = facts.new.as_ref().and_then(|new| new.unseen.clone());
     match &facts.purpose {
@@ -251,7 +251,7 @@ fn inferred(facts: &Facts) -> Option<Vec<NewColumn>> {
     }
 }
 
-/// Puts the notes in order: what earlier loads left, advice, the plan's own, the input's.
+/// Orders the notes: what earlier loads left, advice, the plan's own, the input's.
 fn all_notes(plan: &mut Plan, facts: &Facts, options: &Options) {
     let Facts { input, server, table, .. } = facts;
     let fire = triggers_fire(plan.method, table, options);
@@ -268,9 +268,9 @@ fn all_notes(plan: &mut Plan, facts: &Facts, options: &Options) {
     plan.notes = notes;
 }
 
-/// How the files fall into records, to this server.
+/// How this server divides the files into records.
 fn layout(columns: &[String], server: &ServerFacts, options: &Options) -> Layout {
-    // Beside characters of another encoding, nobody can check here what escapes make.
+    // In another encoding, the values of escapes cannot be checked here.
     let utf8 = server.encoding == "UTF8" && options.input.encoding.is_none();
     match options.input.dialect() {
         Some(d) => Layout::Lines(d.on_server(server.major(), utf8)),
@@ -278,8 +278,7 @@ fn layout(columns: &[String], server: &ServerFacts, options: &Options) -> Layout
     }
 }
 
-/// Whether lines may go as text just as they are: a chunk that holds others
-/// begins a second statement.
+/// Whether lines may be sent unchanged as text. A chunk with other lines begins a second statement.
 fn plain(plan: &Plan, options: &Options) -> bool {
     plan.wire == Wire::Text
         && !plan.one_statement
@@ -303,7 +302,7 @@ fn check_kind(table: &TableFacts) -> Result<(), Error> {
     }
 }
 
-/// Whether the table's triggers are in place while the rows come.
+/// Whether the table's triggers fire during the load.
 fn triggers_fire(method: Method, table: &TableFacts, options: &Options) -> bool {
     options.target.triggers == Triggers::Keep || !table.owned || method == Method::Insert
 }
@@ -313,7 +312,7 @@ fn readers(columns: &[String], table: &TableFacts) -> Vec<Option<String>> {
     columns.iter().map(|name| facts(name)?.reader.clone()).collect()
 }
 
-/// The row that a record becomes on the wire: columns in the file's order.
+/// The row for each record on the wire. Its columns are in the file's order.
 fn shape(
     columns: &[String],
     server: &ServerFacts,
@@ -324,7 +323,7 @@ fn shape(
         let facts = table.columns.iter().find(|c| c.name == *name);
         let mut column = Column::new(name, facts.map_or(Type::Server, |c| c.ty.clone()), field);
         column.not_null = facts.is_some_and(|c| c.not_null);
-        // A value that is not in the file is what it says.
+        // The NULL options do not apply to a value that is not from the file.
         let of_file = !options.target.fields.set.iter().any(|(set, _)| set == name);
         column.force_null = of_file && options.target.force_null.has(name);
         column.force_not_null = of_file && options.target.force_not_null.has(name);
@@ -344,7 +343,7 @@ struct MethodChoice {
     freeze: bool,
 }
 
-/// The rule of `auto`, and the wire form of every method.
+/// The rule of `auto`, and the wire format of every method.
 fn choose(
     input: &InputFacts,
     server: &ServerFacts,
@@ -379,8 +378,8 @@ fn choose(
             choice(Method::Extension, Wire::AsIs, reason)
         }
         Method::Auto => {
-            // Nobody else can see rows in it before the commit, or may not see
-            // what was in it after.
+            // Other sessions cannot see the table before the commit, or must not see its old rows
+            // after it.
             let fresh = table.created || (options.target.truncate && !table.referenced);
             let fresh = fresh && table.kind == 'r' && !table.statement_triggers();
             let method = match wire {
@@ -412,14 +411,14 @@ fn choose(
     }
 }
 
-/// What the method does around the rows.
+/// Adds the statements of the method before and after the rows.
 fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), Error> {
     let method = plan.method;
     refuse_once(method, table, options)?;
     let alters = matches!(method, Method::Unlogged | Method::UnloggedLogged);
     let whole = alters || method == Method::CopyFresh;
     if whole && table.kind != 'r' {
-        // Older servers take SET UNLOGGED for a partitioned table, and do nothing.
+        // Older servers accept SET UNLOGGED for a partitioned table and do nothing.
         return Err(Error::new(format!("{method} does not work on {}", table.sql))
             .with_hint("it needs a plain table; load the partitions one by one"));
     }
@@ -430,7 +429,7 @@ fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), E
         ))
         .with_hint("`truncate` empties it in the same transaction"));
     }
-    // Tables that inherit from this one are others: the load adds nothing to them either.
+    // Tables that inherit from this one are not loaded, so they are not emptied either.
     let only = if table.kind == 'r' { "ONLY " } else { "" };
     if options.target.truncate && method == Method::Lanes {
         plan.before.push(format!("DELETE FROM {only}{}", plan.table));
@@ -459,7 +458,7 @@ fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), E
     refuse_truncate(&plan.before, table)
 }
 
-/// What only `lanes`, `staged` and `insert` need.
+/// The settings that only `lanes`, `staged` and `insert` need.
 fn several_lanes(plan: &mut Plan, facts: &Facts, options: &Options) {
     let Facts { server, table, cores, .. } = facts;
     match plan.method {

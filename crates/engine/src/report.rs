@@ -1,4 +1,4 @@
-//! What a load tells while it runs and when it is done.
+//! The progress of a load while it runs, and its summary.
 
 use crate::event::Phase;
 use crate::frame::Passed;
@@ -9,17 +9,17 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A number that threads add to.
+/// A number to which several threads add.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds.
+    /// Adds `n`.
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Sets.
+    /// Sets the number.
     pub fn set(&self, n: u64) {
         self.0.store(n, Ordering::Relaxed);
     }
@@ -30,17 +30,17 @@ impl Counter {
     }
 }
 
-/// Time that threads have spent, added up.
+/// The total time that threads have spent.
 #[derive(Debug, Default)]
 pub struct Spent(AtomicU64);
 
 impl Spent {
-    /// Adds.
+    /// Adds a duration.
     pub fn add(&self, time: Duration) {
         self.0.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Seconds.
+    /// The total in seconds.
     pub fn seconds(&self) -> f64 {
         self.0.load(Ordering::Relaxed) as f64 / 1e9
     }
@@ -51,9 +51,9 @@ impl Spent {
 pub enum Bottleneck {
     /// the reader waits for the files
     Reading,
-    /// encoders have the most work
+    /// the encoders have the most work
     Parsing,
-    /// connections wait for the server to take data
+    /// connections wait until the server accepts data
     Server,
 }
 
@@ -67,41 +67,41 @@ impl fmt::Display for Bottleneck {
     }
 }
 
-/// Where a load is; read from another thread while it runs.
+/// The progress of a load. Other threads can read it while the load runs.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// bytes of all files on disk, 0 where nobody knows
+    /// bytes of all files on disk, 0 if unknown
     pub total_bytes: Counter,
     /// bytes read from the disk
     pub bytes: Counter,
     /// records sent
     pub records: Counter,
-    /// seconds in which a lane waited for the server to take data
+    /// seconds for which lanes waited until the server accepted data
     pub sending: Spent,
-    /// seconds in which the reader waited for the files
+    /// seconds for which the reader waited for the files
     pub reading: Spent,
-    /// seconds in which encoders worked
+    /// seconds for which encoders worked
     pub encoding: Spent,
-    /// encoders and lanes, to tell what share of their time that is
+    /// number of encoding threads, of whose time `encoding` is a share
     pub encoders: Counter,
-    /// connections that take data
+    /// number of connections that send data
     pub lanes: Counter,
     /// an index into the phases
     phase: Counter,
 }
 
 impl Progress {
-    /// What is being done.
+    /// The current phase.
     pub fn phase(&self) -> Phase {
         Phase::ALL.get(self.phase.get() as usize).copied().unwrap_or_default()
     }
 
-    /// Says that a phase begins.
+    /// Sets the phase that begins.
     pub fn begin(&self, phase: Phase) {
         self.phase.set(phase as u64);
     }
 
-    /// What limits the load, after so many seconds of loading.
+    /// What limits the load, after `seconds` seconds of loading.
     pub fn bottleneck(&self, seconds: f64) -> Bottleneck {
         let share = |spent: &Spent, threads: &Counter| {
             spent.seconds() / (seconds * threads.get().max(1) as f64).max(1e-9)
@@ -124,105 +124,107 @@ pub struct Seconds {
     pub open: f64,
     /// reading the catalog and planning
     pub inspect: f64,
-    /// rows on their way
+    /// sending the rows
     pub load: f64,
-    /// indexes and constraints put back, sequences moved, commit
+    /// recreating indexes and constraints, moving sequences, the commit
     pub finish: f64,
     /// ANALYZE, before the commit or after it
     pub analyze: f64,
-    /// all of it
+    /// all phases
     pub total: f64,
 }
 
-/// One machine of several that share a load. All other numbers of its summary are this machine's, too.
+/// The part of one machine in a shared load. All other numbers of its summary are its own, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SharedSummary {
-    /// parts that it has loaded
+    /// number of parts that it has loaded
     pub parts: u64,
-    /// parts that others have taken over, since it was held up for longer than its lease
+    /// number of its parts that others have taken over, because it was delayed for longer than its
+    /// lease
     pub parts_lost: u64,
-    /// machines that it took for dead
+    /// number of machines that it has declared dead
     pub machines_lost: u64,
-    /// it was the last one at work
+    /// it was the last machine to finish
     pub last: bool,
 }
 
-/// What a load has done. The JSON of `--summary` is this struct.
+/// The result of a load. This struct is the JSON of `--summary`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
-    /// records read, and lines that are no records; the header is not counted
+    /// number of records read and of lines that are not records, without the header
     pub read: u64,
-    /// rows in the table
+    /// number of rows in the table
     pub loaded: u64,
-    /// records in the reject file
+    /// number of records in the reject file
     pub rejected: u64,
-    /// the lines that they span
+    /// number of lines of these records
     pub rejected_lines: u64,
-    /// with `once`: records that were rejected before, by loads that this one continues
+    /// with `once`: number of records that earlier loads rejected, which this one continues
     pub rejected_before: u64,
-    /// records passed over by `--skip`, `--where` or a trigger, and lines that are no records
+    /// number of records skipped by `--skip`, `--where` or a trigger, and of lines that are not
+    /// records
     pub skipped: u64,
-    /// with `once`: the number of the load in `pgsluice_loads.loads`; null where nothing was new
+    /// with `once`: the number of the load in `pgsluice_loads.loads`; null if nothing was new
     pub load: Option<i64>,
-    /// with `once`: files passed over since they are loaded already
+    /// with `once`: number of files skipped because they were loaded already
     pub files_known: u64,
-    /// with `once`: records passed over since they are loaded already, of files that were not
-    /// complete
+    /// with `once`: number of records skipped because they were loaded already, in files that were
+    /// not complete
     pub records_known: u64,
-    /// with `share`: what is said of this machine alone
+    /// with `share`: the numbers of this machine alone
     pub share: Option<SharedSummary>,
-    /// fields with a quote that neither opens nor closes them, whatever `--stray-quotes` makes of it
+    /// number of fields with stray quotes, whatever `--stray-quotes` does with them
     pub stray_quotes: u64,
     /// the table, quoted and qualified
     pub table: String,
-    /// the files, as they were named
+    /// the files, as the user named them
     pub files: Vec<String>,
-    /// the write path; none where nothing was new
+    /// the method; none if nothing was new
     #[serde(serialize_with = "word")]
     pub method: Option<Method>,
-    /// why this one
+    /// why this method was chosen
     pub reason: Text,
-    /// what it gives up
+    /// what the method gives up
     pub gives_up: String,
     /// bytes read from the disk
     pub bytes: u64,
     /// seconds by phase
     pub seconds: Seconds,
-    /// rows loaded in a second of the whole run
+    /// rows loaded per second of the whole run
     pub rows_per_second: f64,
-    /// megabytes (10^6) read in a second of the whole run
+    /// megabytes (10^6) read per second of the whole run
     pub megabytes_per_second: f64,
-    /// WAL that the server wrote from the load's first statement to its end,
-    /// by whomever; null where the server does not tell
+    /// WAL that the server wrote between the load's first statement and its end, for all sessions;
+    /// null if the server does not report it
     pub wal_bytes: Option<u64>,
-    /// what limited the load; none where nothing was new
+    /// what limited the load; none if nothing was new
     #[serde(serialize_with = "word")]
     pub bottleneck: Option<Bottleneck>,
-    /// connections that carried rows
+    /// number of connections that sent rows
     pub lanes: u64,
-    /// COPY or INSERT statements
+    /// number of COPY or INSERT statements
     pub statements: u64,
-    /// transactions that were committed
+    /// number of committed transactions
     pub transactions: u64,
-    /// chunks that went in another form than the file's
+    /// number of chunks that were sent in another form than the file's
     pub chunks_encoded: u64,
-    /// rows that went straight to the partition they belong to
+    /// number of rows that were sent straight to their partition
     pub to_partitions: u64,
-    /// chunks that went as they are in the file
+    /// number of chunks that were sent unchanged
     pub chunks_as_is: u64,
-    /// with `extension`: how each index's entries went in, and why not in a faster way
+    /// with `extension`: how each index's entries were added, and why not in a faster way
     pub indexes: Vec<String>,
-    /// locks that made other sessions wait, and for how long at most
+    /// locks that made other sessions wait, with the longest possible wait
     pub locks: Vec<String>,
-    /// statements before and after the rows: what was taken down, rebuilt, set
+    /// the steps before and after the rows: what was dropped, rebuilt, set
     pub steps: Vec<String>,
     /// settings of the session
     pub settings: Vec<String>,
-    /// what the user should know
+    /// notes for the user
     pub notes: Vec<Text>,
 }
 
-/// In JSON a word is always a string, empty for none.
+/// Writes a word as a JSON string, empty for `None`.
 fn word<T: fmt::Display, S: Serializer>(word: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
     match word {
         Some(word) => to.collect_str(word),
@@ -231,12 +233,12 @@ fn word<T: fmt::Display, S: Serializer>(word: &Option<T>, to: S) -> Result<S::Ok
 }
 
 impl Summary {
-    /// The texts in which settings may be named.
+    /// The texts that may name settings.
     pub fn texts_mut(&mut self) -> impl Iterator<Item = &mut Text> {
         [&mut self.reason].into_iter().chain(&mut self.notes)
     }
 
-    /// Adds lines that were passed over since they are no records.
+    /// Adds lines that were skipped because they are not records.
     pub fn pass_over(&mut self, passed: Passed) {
         self.read += passed.lines();
         self.skipped += passed.lines();

@@ -1,9 +1,9 @@
-//! Where records come from: the trait [`Source`], and files, streams and bytes as sources.
+//! The trait [`Source`], from which records are read, and files, streams and bytes as sources.
 //!
-//! A source gives bytes as they are stored, and says how many there are, whether they can be read
-//! again, and whether they have changed while they were read. All else is the same for every
-//! source and happens in `input`: decompression by content, the sample from which a plan is made,
-//! the second reading that places an error.
+//! A source returns its bytes as they are stored, and reports their number, whether they can be
+//! read again, and whether they have changed during the read. All else is the same for every source
+//! and is done in `input`: decompression by content, the sample for the plan, the second reading
+//! that finds the place of an error.
 
 use std::fmt;
 use std::fs;
@@ -17,52 +17,52 @@ mod span;
 pub use span::Span;
 pub(crate) use span::SpanSource;
 
-/// Something that records are read from.
+/// A source of records.
 ///
-/// A source whose reads can fail for a while, such as an object store, tries again by itself: an
+/// A source whose reads can fail temporarily, such as an object store, must retry by itself. An
 /// error from its reader ends the load.
 pub trait Source: fmt::Debug + Send + Sync {
-    /// How messages name it.
+    /// Its name in messages.
     fn name(&self) -> String;
 
-    /// How many bytes are stored, if that is known.
+    /// The number of stored bytes, if known.
     ///
     /// # Errors
     ///
-    /// It does not exist, or cannot be looked at.
+    /// It does not exist, or its length cannot be read.
     fn length(&self) -> io::Result<Option<u64>>;
 
-    /// Whether [`Source::open`] can be called again and gives the same bytes.
+    /// Whether [`Source::open`] can be called again and then returns the same bytes.
     fn can_be_read_again(&self) -> bool;
 
-    /// Begins to read at its start.
+    /// Opens it for reading from its start.
     ///
     /// # Errors
     ///
-    /// It cannot be read, or not a second time.
+    /// It cannot be read, or cannot be read a second time.
     fn open(&self) -> io::Result<Opened>;
 
-    /// A reader of the first bytes, before [`Source::open`], which gives them again: at least
-    /// `most` bytes, if there are that many. The second value says that there may be more than
-    /// this reader gives.
+    /// A reader of the first bytes, for use before [`Source::open`], which returns them again. It
+    /// has at least `most` bytes, if the source has that many. The second value is true if the
+    /// source may have more bytes than this reader.
     ///
     /// # Errors
     ///
-    /// As [`Source::open`].
+    /// Those of [`Source::open`].
     fn look(&self, _most: usize) -> io::Result<(Box<dyn Read + Send>, bool)> {
         Ok((self.open()?.bytes, false))
     }
 
-    /// The file that it is, if it is one.
+    /// The path of the file, if the source is one.
     fn path(&self) -> Option<&Path> {
         None
     }
 
-    /// Begins to read at this byte, as it is stored. A source that can go there at once should.
+    /// Opens it for reading from this stored byte on. A source that can seek should override this.
     ///
     /// # Errors
     ///
-    /// As [`Source::open`], or it has fewer bytes.
+    /// Those of [`Source::open`], or it has fewer bytes.
     fn open_at(&self, offset: u64) -> io::Result<Opened> {
         let mut opened = self.open()?;
         let passed = io::copy(&mut opened.bytes.by_ref().take(offset), &mut io::sink())?;
@@ -72,31 +72,31 @@ pub trait Source: fmt::Debug + Send + Sync {
         }
     }
 
-    /// Which range of a file it is, if it is not all of one.
+    /// The range of the file, if the source is only a part of it.
     #[doc(hidden)]
     fn span(&self) -> Option<&Span> {
         None
     }
 }
 
-/// A source that is being read.
+/// An open source.
 pub struct Opened {
-    /// the bytes as they are stored
+    /// the stored bytes
     pub bytes: Box<dyn Read + Send>,
-    /// the version of what is read, when asked: it must not change until the last byte is read.
-    /// `None` for a source without versions
+    /// returns the present version, which must not change until the last byte is read; `None` for a
+    /// source without versions
     pub version: Option<VersionOf>,
 }
 
-/// Asks for the version of a source that is being read.
+/// Returns the version of a source that is being read.
 pub type VersionOf = Box<dyn Fn() -> io::Result<Version> + Send>;
 
-/// Which version of a source is read.
+/// The version of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// how many bytes it has
+    /// its number of bytes
     pub length: u64,
-    /// when it was last written
+    /// the time of its last write
     pub written: Option<SystemTime>,
 }
 
@@ -106,12 +106,12 @@ impl Version {
     }
 }
 
-/// A file. A pipe or a device in its place is read once.
+/// A file. A pipe or a device at that path can be read only once.
 #[derive(Clone, Debug)]
 pub struct FileSource(PathBuf);
 
 impl FileSource {
-    /// The file of this name.
+    /// The file at this path.
     pub fn new(path: impl Into<PathBuf>) -> FileSource {
         FileSource(path.into())
     }
@@ -161,14 +161,14 @@ pub struct StreamSource {
 }
 
 struct Stream {
-    /// what [`Source::look`] has read
+    /// the bytes that [`Source::look`] has read
     ahead: Vec<u8>,
-    /// `None` when it has been opened
+    /// `None` after it has been opened
     rest: Option<Box<dyn Read + Send>>,
 }
 
 impl StreamSource {
-    /// What this reader gives, under a name for messages.
+    /// The bytes of `reader`, with a name for messages.
     pub fn new(name: impl Into<String>, reader: impl Read + Send + 'static) -> StreamSource {
         let state = Stream { ahead: Vec::new(), rest: Some(Box::new(reader)) };
         StreamSource { name: name.into(), state: Mutex::new(state) }
@@ -179,7 +179,7 @@ impl StreamSource {
     }
 }
 
-/// Standard input, whose name is `-`. The process has one: all callers share what was read of it.
+/// Standard input, with the name `-`. There is only one: all callers share the bytes read from it.
 pub fn stdin() -> Arc<dyn Source> {
     static STDIN: OnceLock<Arc<StreamSource>> = OnceLock::new();
     STDIN.get_or_init(|| Arc::new(StreamSource::new("-", io::stdin()))).clone()
@@ -230,7 +230,7 @@ pub struct BytesSource {
 }
 
 impl BytesSource {
-    /// These bytes, under a name for messages.
+    /// These bytes, with a name for messages.
     pub fn new(name: impl Into<String>, bytes: impl Into<Arc<[u8]>>) -> BytesSource {
         BytesSource { name: name.into(), bytes: bytes.into() }
     }

@@ -1,17 +1,17 @@
-//! Texts for users, which keep apart which of their words name a setting.
+//! Texts for users, in which the words that name a setting are marked.
 //!
-//! A program has its own way to write a setting: on the command line it is `--truncate`. Settings
-//! are marked by backquotes in the literals of this library alone. A value that is put into a
-//! text is never searched for them, so it stays as the user wrote it, whatever it reads.
+//! A program has its own form for a setting: on a command line it is `--truncate`. Only the
+//! literals of this library mark settings, by backquotes. A value that is inserted into a text is
+//! never searched for them, so it stays as the user wrote it, whatever it contains.
 
 use serde::{Deserialize, Serialize};
 use std::fmt::{Debug, Display, Formatter, Write};
 use std::ops::{Deref, Range};
 
-/// A message, a hint, a note or a reason. As a `str` it has each setting by its plain name.
+/// A message, a hint, a note or a reason. As a `str` it has the plain name of each setting.
 ///
-/// It is not `Display`, since a text that is formatted into another one would lose what it knows
-/// of its settings: that takes `text!`.
+/// It does not implement `Display`: a text formatted into another one would lose the marks of its
+/// settings. Use `text!` for that.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(from = "String", into = "String")]
 pub struct Text {
@@ -20,7 +20,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// The text with each setting as `name` writes it.
+    /// The text, with each setting in the form that `name` returns.
     pub fn with(&self, name: impl Fn(&str) -> String) -> String {
         let (mut out, mut at) = (String::new(), 0);
         for setting in &self.settings {
@@ -31,23 +31,23 @@ impl Text {
         out + &self.plain[at..]
     }
 
-    /// The text with each setting by its plain name.
+    /// The text, with the plain name of each setting.
     pub fn plain(&self) -> &str {
         &self.plain
     }
 
-    /// The settings that it names, in order: what a hint says to change.
+    /// The settings that it names, in order. In a hint, these are the ones to change.
     pub fn settings(&self) -> impl Iterator<Item = &str> {
         self.settings.iter().map(|setting| &self.plain[setting.clone()])
     }
 
-    /// A setting alone.
+    /// A text that is only the name of a setting.
     pub(crate) fn setting(name: &str) -> Text {
         let whole = 0..name.len();
         Text { plain: name.to_owned(), settings: vec![whole] }
     }
 
-    /// As `text!`, which checks the number of the values.
+    /// The function for `text!`, which checks the number of the values.
     pub(crate) fn filled(template: &'static str, values: &[&dyn TextPart]) -> Text {
         let mut text = Text::default();
         for (i, words) in template.split("{}").enumerate() {
@@ -59,7 +59,7 @@ impl Text {
         text
     }
 
-    /// All of them, with `between` between them.
+    /// All texts, separated by `between`.
     pub(crate) fn join(all: &[Text], between: &'static str) -> Text {
         let mut text = Text::default();
         for (i, part) in all.iter().enumerate() {
@@ -69,7 +69,7 @@ impl Text {
         text
     }
 
-    /// Words of this library, where a word of lower case in backquotes names a setting.
+    /// Appends words of this library. A lower-case word in backquotes names a setting.
     fn append_literal(&mut self, mut words: &'static str) {
         let is_name = |name: &&str| {
             !name.is_empty() && name.bytes().all(|c| c.is_ascii_lowercase() || c == b'-')
@@ -91,9 +91,9 @@ impl Text {
     }
 }
 
-/// What can be put into a text: another one, or anything that can be shown.
+/// A value that can be inserted into a text: another text, or anything that can be displayed.
 pub(crate) trait TextPart {
-    /// Adds it to the end.
+    /// Appends it to `text`.
     fn append_to(&self, text: &mut Text);
 }
 
@@ -111,8 +111,8 @@ impl<T: Display> TextPart for T {
     }
 }
 
-/// `text!("`map` names {}, which the header does not have", name)`: as `format!`, for a text.
-/// A value takes the place of each `{}`; there are no other placeholders.
+/// `text!("`map` names {}, which the header does not have", name)`: like `format!`, for a text.
+/// Each `{}` is replaced by a value. There are no other placeholders.
 macro_rules! text {
     ($template:literal $(, $value:expr)* $(,)?) => {{
         const _: () = $crate::text::check($template, <[&str]>::len(&[$(stringify!($value)),*]));
@@ -121,7 +121,7 @@ macro_rules! text {
 }
 pub(crate) use text;
 
-/// Stops the compiler where a template has another number of places than there are values.
+/// Fails the compilation if the numbers of placeholders and values differ.
 pub(crate) const fn check(template: &str, values: usize) {
     let (bytes, mut at, mut places) = (template.as_bytes(), 0, 0);
     while at < bytes.len() {
@@ -143,7 +143,7 @@ impl From<&'static str> for Text {
     }
 }
 
-/// Words without a setting: they may be a user's.
+/// Words without settings. They may be from a user.
 impl From<String> for Text {
     fn from(plain: String) -> Text {
         Text { plain, settings: Vec::new() }

@@ -1,7 +1,7 @@
 //! The operating-system user that the server runs as.
 //!
-//! `postgres` and `initdb` refuse to run as root, so root runs them as somebody else, and the
-//! files must lie where that somebody can reach them.
+//! `postgres` and `initdb` do not run as root. Root therefore runs them as another user, who must
+//! be able to reach the files.
 
 use super::error::ServerError;
 use nix::unistd::{Gid, Uid, User};
@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Users that root runs a server as, best first.
+/// The users as which root runs a server, the preferred one first.
 const UNPRIVILEGED: [&str; 2] = ["postgres", "nobody"];
 
 /// An operating-system user.
@@ -19,13 +19,13 @@ const UNPRIVILEGED: [&str; 2] = ["postgres", "nobody"];
 pub(super) struct Account {
     uid: Uid,
     gid: Gid,
-    /// Root starts the server's programs as this user.
+    /// true if root starts the server's programs as this user
     switch: bool,
 }
 
 impl Account {
-    /// The user for a server with this data folder: the caller, unless that is root; then the
-    /// owner of the data, if there is some already, or the first unprivileged user there is.
+    /// The user for a server with this data folder: the caller, unless that is root. For root, it
+    /// is the owner of existing data, or the first unprivileged user that exists.
     pub(super) fn choose(data: &Path) -> Result<Self, ServerError> {
         if !Uid::effective().is_root() {
             return Ok(Self { uid: Uid::effective(), gid: Gid::effective(), switch: false });
@@ -46,16 +46,17 @@ impl Account {
         }
     }
 
-    /// Root must hand files over to this user, and may have to copy programs for it.
+    /// Whether root runs the server as this user. Then root must give files to this user, and may
+    /// have to copy programs.
     pub(super) fn is_other(&self) -> bool {
         self.switch
     }
 
-    /// Lets a command run as this user.
+    /// Sets a command to run as this user.
     pub(super) fn apply(&self, command: &mut Command) {
         if self.switch {
             command.uid(self.uid.as_raw()).gid(self.gid.as_raw());
-            // Variables of root's session would point the server at root's files.
+            // Variables of root's session would make the server use root's files.
             command.env("HOME", "/").env_remove("PGDATA").env_remove("TMPDIR");
         }
     }
@@ -69,9 +70,10 @@ impl Account {
             .map_err(|e| ServerError::io("give the server's user", path, e))
     }
 
-    /// Whether every folder above the path lets this user through.
+    /// Whether this user may enter every folder above the path.
     ///
-    /// Looks at permission bits only: access lists may allow more, which costs a copy at worst.
+    /// It checks only permission bits. Access lists may allow more, but then there is only a
+    /// needless copy.
     pub(super) fn can_reach(&self, path: &Path) -> bool {
         !self.switch
             || path.ancestors().skip(1).all(|folder| match fs::metadata(folder) {

@@ -1,13 +1,13 @@
-//! What can go wrong around the embedded server.
+//! Errors of the embedded server.
 
 use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// Why the embedded server could not be found, started, stopped or asked.
+/// The reason why the embedded server could not be found, started, stopped or queried.
 ///
-/// The message is lower case without a full stop; the hint, where there is one, says what the
-/// user can do about it. The caller prints it on a line of its own after `hint: `.
+/// The message is in lower case, without a full stop. The hint, if any, says what the user can do.
+/// The caller prints it on a separate line after `hint: `.
 #[derive(Debug)]
 pub struct ServerError {
     message: String,
@@ -15,18 +15,18 @@ pub struct ServerError {
 }
 
 impl ServerError {
-    /// An error without advice.
+    /// An error without a hint.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), hint: None }
     }
 
-    /// The same error with advice.
+    /// The same error with a hint.
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// What the user can do about it.
+    /// What the user can do.
     pub fn hint(&self) -> Option<&str> {
         self.hint.as_deref()
     }

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A server's version as its programs print it.
+/// A server's version, as its programs print it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerVersion {
     /// The major version, 18 for 18.4 and for 18beta1.
@@ -25,7 +25,7 @@ impl ServerVersion {
         Some(Self { major, text: text.to_owned() })
     }
 
-    /// Whether it is a release, and not a beta or a release candidate.
+    /// Whether it is a release, not a beta or a release candidate.
     fn is_released(&self) -> bool {
         self.text.strip_prefix(&self.major.to_string()).is_some_and(|rest| rest.starts_with('.'))
     }
@@ -37,14 +37,14 @@ impl fmt::Display for ServerVersion {
     }
 }
 
-/// How an installation was found, in the order in which they are preferred.
+/// How an installation was found, in order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// The caller named its folder of programs.
     Named,
     /// The environment variable `PGSLUICE_PG_BIN` names it.
     Environment,
-    /// The embedded package, of the clone or installed beside the program.
+    /// The embedded package, in the clone or installed beside the program.
     Embedded,
     /// The `pg_config` on the search path names it.
     PgConfig,
@@ -67,9 +67,9 @@ impl fmt::Display for Origin {
 /// The programs of one installed PostgreSQL server.
 #[derive(Clone, Debug)]
 pub struct Installation {
-    /// The folder that holds `postgres` and `initdb`, without symbolic links.
+    /// The folder of `postgres` and `initdb`, without symbolic links.
     pub bin: PathBuf,
-    /// What `postgres --version` says.
+    /// The output of `postgres --version`.
     pub version: ServerVersion,
     /// How it was found.
     pub origin: Origin,
@@ -83,12 +83,12 @@ impl Installation {
 
     /// Whether the server extension is installed in it.
     pub fn has_extension(&self) -> bool {
-        // Beside the programs, in the two places where builds put modules.
+        // These are the two folders, beside the programs, into which builds install modules.
         let modules = ["../lib/postgresql/pgsluice.so", "../lib/pgsluice.so"];
         modules.iter().any(|module| self.bin.join(module).is_file())
     }
 
-    /// Looks at a folder of programs; the error names what is missing there.
+    /// Opens a folder of programs. The error names the missing program.
     pub(super) fn open(bin: &Path, origin: Origin) -> Result<Self, ServerError> {
         let bin = fs::canonicalize(bin)
             .map_err(|e| ServerError::io("open the folder of programs", bin, e))?;
@@ -112,8 +112,8 @@ impl Installation {
     }
 }
 
-/// Every installed server, best first: by origin, then releases before others, then the highest
-/// version first.
+/// Every installed server, the preferred one first: by origin, then releases before others, then by
+/// descending major version.
 pub fn find_all() -> Vec<Installation> {
     let mut found: Vec<Installation> = Vec::new();
     for (bin, origin) in candidates() {
@@ -127,11 +127,11 @@ pub fn find_all() -> Vec<Installation> {
     found
 }
 
-/// The server to use.
+/// Chooses the server to use.
 ///
-/// `named` is a folder of programs that the user gave: it is used or the call fails. Otherwise
-/// `$PGSLUICE_PG_BIN` is, likewise. Otherwise it is the first of [`find_all`] that has the wanted
-/// major version.
+/// If the user has given a folder of programs in `named`, it is used, or the call fails. The same
+/// applies to `$PGSLUICE_PG_BIN` after that. Otherwise it is the first of [`find_all`] that has the
+/// requested major version.
 pub fn find(named: Option<&Path>, major: Option<u32>) -> Result<Installation, ServerError> {
     let forced = match named {
         Some(bin) => Some((bin.to_owned(), Origin::Named)),
@@ -157,7 +157,7 @@ pub fn find(named: Option<&Path>, major: Option<u32>) -> Result<Installation, Se
     })
 }
 
-/// Folders that may hold a server's programs.
+/// Folders that may have a server's programs.
 fn candidates() -> Vec<(PathBuf, Origin)> {
     let mut all = Vec::new();
     all.extend(environment().map(|bin| (bin, Origin::Environment)));
@@ -175,9 +175,9 @@ fn environment() -> Option<PathBuf> {
     env::var_os("PGSLUICE_PG_BIN").filter(|v| !v.is_empty()).map(PathBuf::from)
 }
 
-/// Folders with one embedded server for each major version: the one that `$PGSLUICE_SERVERS`
-/// names, `lib/pgsluice/servers` of the prefix that the program is installed in, and
-/// `build/servers` of the clone that it was built in.
+/// Folders with one embedded server for each major version: the folder in `$PGSLUICE_SERVERS`,
+/// `lib/pgsluice/servers` of the prefix into which the program is installed, and `build/servers` of
+/// the clone in which it was built.
 fn embedded_folders() -> Vec<PathBuf> {
     let mut folders = Vec::new();
     folders.extend(env::var_os("PGSLUICE_SERVERS").filter(|v| !v.is_empty()).map(PathBuf::from));
@@ -190,7 +190,7 @@ fn embedded_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// The `bin` folders of subfolders that are named by a major version.
+/// The `bin` folders of subfolders whose names are major versions.
 fn versions_in(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     entries

@@ -1,12 +1,13 @@
 //! The embedded server: a private PostgreSQL for first use and for tests.
 //!
-//! A server lives in one folder: `data` (its cluster), `socket`, `log`, and `pgpass`. It is
-//! reached through a Unix socket in a folder that only its own user can enter, so that nobody
-//! else on the machine can connect although the socket asks for no password. With a port it also
-//! listens on 127.0.0.1, where it asks for a random password (SCRAM) that `pgpass` holds.
-//! Checksums are on, the encoding is UTF-8 and the collation C.UTF-8.
+//! A server is in one folder, which has `data` (its cluster), `socket`, `log` and `pgpass`. Its
+//! Unix socket is in a folder that only its own user can enter. No other user of the machine can
+//! connect, although the socket requires no password. With a port, the server also listens on
+//! 127.0.0.1, where it requires a random password (SCRAM), which is in `pgpass`. Checksums are on,
+//! the encoding is UTF-8 and the collation C.UTF-8.
 //!
-//! Root cannot run a server, so it runs as `postgres`, or `nobody` where there is no such user.
+//! Root cannot run a server, so root's servers run as `postgres`, or as `nobody` if there is no
+//! such user.
 
 mod account;
 mod error;
@@ -30,27 +31,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How long a server may take to stop before it is an error: a checkpoint of a large cache.
+/// The longest time for a server to stop: it may write a checkpoint of a large cache.
 const STOP_LIMIT: Duration = Duration::from_secs(300);
 
-/// What to start.
+/// The options for a start.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// The folder that holds the server's programs; none: as [`find`] says.
+    /// The folder of the server's programs. The default is that of [`find`].
     pub pg_bin: Option<PathBuf>,
-    /// The wanted major version; none: that of existing data, or the best there is.
+    /// The major version. The default is that of existing data, or the best available.
     pub major: Option<u32>,
-    /// The server's folder; none: a temporary one, removed when the [`Server`] is dropped, or this
-    /// process is gone: killed, it leaves no server behind.
+    /// The server's folder. The default is a temporary one. It is removed when the [`Server`] is
+    /// dropped or this process ends, even if it is killed. No server is left running.
     pub dir: Option<PathBuf>,
-    /// A port on 127.0.0.1 to listen on as well; none: the Unix socket alone.
+    /// A port on 127.0.0.1 to listen on as well. Without it there is only the Unix socket.
     pub port: Option<u16>,
-    /// Server settings by name and value, as on the server's command line: they win over
+    /// Server settings by name and value, as on the server's command line. They override
     /// `postgresql.conf` and `ALTER SYSTEM`.
     pub settings: Vec<(String, String)>,
-    /// Lets every session use the server extension, where it is installed.
+    /// Allows every session to use the server extension, if it is installed.
     pub offer_extension: bool,
-    /// How long the server may take until it takes connections; crash recovery counts.
+    /// The longest time until the server accepts connections, including crash recovery.
     pub start_limit: Duration,
 }
 
@@ -68,9 +69,9 @@ impl Default for ServerOptions {
     }
 }
 
-/// A server that this program started, or found running.
+/// A server that this program has started, or found running.
 ///
-/// Dropping it stops the server, unless [`Server::detach`] or [`Server::attach`] made it.
+/// Dropping it stops the server, except after [`Server::detach`] or [`Server::attach`].
 #[derive(Debug)]
 pub struct Server {
     installation: Installation,
@@ -80,16 +81,16 @@ pub struct Server {
     settings: Vec<(String, String)>,
     start_limit: Duration,
     postmaster: Option<Postmaster>,
-    /// Dropping stops the server.
+    /// true if dropping stops the server
     owned: bool,
-    /// Dropping removes the folder.
+    /// true if dropping removes the folder
     temporary: bool,
 }
 
 impl Server {
-    /// Makes the cluster where there is none yet, and starts it.
+    /// Makes the cluster if there is none, and starts it.
     ///
-    /// Fails if a server already runs on the folder.
+    /// Fails if a server is already running in the folder.
     pub fn start(mut options: ServerOptions) -> Result<Self, ServerError> {
         let (dir, temporary) = match options.dir {
             Some(dir) => (dir, false),
@@ -120,7 +121,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The server that runs on a folder, if one does. Dropping the result leaves it running.
+    /// The server that is running in a folder, if any. Dropping the result leaves it running.
     pub fn attach(dir: &Path) -> Result<Option<Self>, ServerError> {
         let place = ServerFolder::at(dir)?;
         let Some(postmaster) = Postmaster::of(&place.data()) else { return Ok(None) };
@@ -139,8 +140,8 @@ impl Server {
         }))
     }
 
-    /// What is asked for, by the names of the options of `pgsluice server start`, that a server
-    /// does not have which [`Server::attach`] has found running.
+    /// The requested options that a running server does not have, by their names in `pgsluice
+    /// server start`. The server must be one that [`Server::attach`] has found.
     pub fn lacks(&self, asked: &ServerOptions) -> Result<Vec<String>, ServerError> {
         let started = self.place.started_with();
         let mut lacks = Vec::new();
@@ -148,7 +149,7 @@ impl Server {
             lacks.push(format!("--major {major}"));
         }
         if let Some(bin) = &asked.pg_bin {
-            // Root runs a copy of the programs, which lies elsewhere.
+            // Root runs a copy of the programs in another folder, so compare versions.
             let same = find(Some(bin.as_path()), None)?.version == *self.version();
             lacks.extend((!same).then(|| format!("--pg-bin {}", bin.display())));
         }
@@ -162,7 +163,7 @@ impl Server {
         Ok(lacks)
     }
 
-    /// Lets the server run on after this program's end.
+    /// Leaves the server running after the end of this program.
     pub fn detach(mut self) {
         self.owned = false;
         self.temporary = false;
@@ -175,13 +176,13 @@ impl Server {
             None => return Ok(()),
         }
         self.postmaster = None;
-        // It is made again at each start; elsewhere than in the server's folder it would stay.
+        // Each start makes it again. If it is not in the server's folder, it would be left behind.
         let _ = fs::remove_dir(self.place.socket_dir());
         Ok(())
     }
 
-    /// Kills every process of the server at once, as a loss of power would (the operating
-    /// system's cache survives). [`Server::restart`] recovers.
+    /// Kills every process of the server at once, like a power failure (but the operating system's
+    /// cache survives). [`Server::restart`] recovers.
     pub fn kill9(&mut self) -> Result<(), ServerError> {
         if let Some(mut postmaster) = self.postmaster.take() {
             postmaster.kill9()?;
@@ -189,19 +190,19 @@ impl Server {
         Ok(())
     }
 
-    /// Stops the server if it runs, and starts it with the same settings.
+    /// Stops the server if it is running, and starts it with the same settings.
     pub fn restart(&mut self) -> Result<(), ServerError> {
         self.stop(StopMode::Fast)?;
         self.launch()
     }
 
-    /// Stops the server if it runs, and starts it with these settings instead.
+    /// Stops the server if it is running, and starts it with these settings instead.
     pub fn restart_with(&mut self, settings: Vec<(String, String)>) -> Result<(), ServerError> {
         self.settings = settings;
         self.restart()
     }
 
-    /// Where the programs, as run, come from.
+    /// The installation whose programs are running.
     pub fn installation(&self) -> &Installation {
         &self.installation
     }
@@ -211,7 +212,7 @@ impl Server {
         &self.installation.version
     }
 
-    /// The first process of the server, if it runs.
+    /// The process ID of the postmaster, if the server is running.
     pub fn pid(&self) -> Option<i32> {
         self.postmaster.as_ref().map(Postmaster::pid)
     }
@@ -231,20 +232,20 @@ impl Server {
         self.place.log()
     }
 
-    /// The folder of the Unix socket, as libpq's `host` takes it.
+    /// The folder of the Unix socket, for libpq's `host`.
     pub fn socket_dir(&self) -> &Path {
         self.place.socket_dir()
     }
 
-    /// A connection URL for a database, through the Unix socket.
+    /// A connection URL for a database over the Unix socket.
     pub fn url(&self, database: &str) -> String {
         let host = setup::percent(&self.place.socket_dir().to_string_lossy());
         let port = self.port.unwrap_or(setup::SOCKET_PORT);
         format!("postgresql://postgres@/{}?host={host}&port={port}", setup::percent(database))
     }
 
-    /// A connection URL over the loopback interface, if the server has a port. The password
-    /// stays in the file that the URL names.
+    /// A connection URL over the loopback interface, if the server has a port. The password is not
+    /// in the URL, but in a file that the URL names.
     pub fn tcp_url(&self, database: &str) -> Option<String> {
         let passfile = setup::percent(&self.place.pgpass().to_string_lossy());
         let database = setup::percent(database);
@@ -296,7 +297,7 @@ impl Server {
     fn arguments(&self) -> Vec<String> {
         let address = if self.port.is_some() { "127.0.0.1" } else { "" };
         let port = self.port.unwrap_or(setup::SOCKET_PORT);
-        // A list of folders: quoted, a comma in the path is part of it.
+        // The value is a list of folders. In quotes, a comma is part of a path.
         let sockets = self.place.socket_dir().to_string_lossy().replace('"', "\"\"");
         let mut all = vec![
             format!("--listen_addresses={address}"),
@@ -318,7 +319,7 @@ impl Drop for Server {
         if !self.owned {
             return;
         }
-        // Nobody is left to hear of an error; a temporary server's data need no checkpoint.
+        // No one can receive an error here. The data of a temporary server need no checkpoint.
         let mode = if self.temporary { StopMode::Immediate } else { StopMode::Fast };
         if self.stop(mode).is_err() {
             let _ = self.kill9();

@@ -1,4 +1,4 @@
-//! The server's first process: is it alive, is it ready, and how it ends.
+//! The server's first process: whether it is alive and ready, and how it is ended.
 
 use super::error::ServerError;
 use nix::errno::Errno;
@@ -10,15 +10,15 @@ use std::process::Child;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How often a process or file is looked at while waiting for it.
+/// Interval for checks while waiting for a process or a file.
 const POLL: Duration = Duration::from_millis(10);
 
-/// How a server is asked to stop; the names are those of `pg_ctl stop --mode`.
+/// How a server is stopped. The names are those of `pg_ctl stop --mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopMode {
-    /// Sessions are ended, their transactions rolled back, a checkpoint is written.
+    /// Sessions are ended, their transactions are rolled back, a checkpoint is written.
     Fast,
-    /// Everything stops at once; the next start recovers from the log, as after a crash.
+    /// Everything stops at once. The next start recovers from the WAL, as after a crash.
     Immediate,
 }
 
@@ -26,7 +26,7 @@ pub enum StopMode {
 #[derive(Debug)]
 pub(super) struct Postmaster {
     pid: Pid,
-    /// Set where this program is the parent and has to collect the exit status.
+    /// Set if this program is the parent and must collect the exit status.
     child: Option<Child>,
 }
 
@@ -35,13 +35,13 @@ impl Postmaster {
         Self { pid: Pid::from_raw(child.id() as i32), child: Some(child) }
     }
 
-    /// The process that a data folder's pid file names, if it is alive.
+    /// The process in a data folder's pid file, if it is alive.
     pub(super) fn of(data: &Path) -> Option<Self> {
         let text = fs::read_to_string(data.join("postmaster.pid")).ok()?;
         let pid = text.lines().next()?.trim().parse::<i32>().ok().filter(|pid| *pid > 1)?;
         let mut found = Self { pid: Pid::from_raw(pid), child: None };
-        // A pid file that a crash left behind may name any process by now; a server's works in
-        // its data folder.
+        // After a crash, the pid in the file may belong to any process. A server's current folder
+        // is its data folder.
         let works_in = fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
         (works_in == fs::canonicalize(data).ok()? && found.alive()).then_some(found)
     }
@@ -57,7 +57,7 @@ impl Postmaster {
         }
     }
 
-    /// Waits until the server takes connections. `Ok(false)`: it ended instead.
+    /// Waits until the server accepts connections. `Ok(false)`: it has ended instead.
     pub(super) fn wait_ready(&mut self, data: &Path, limit: Duration) -> Result<bool, ServerError> {
         let start = Instant::now();
         loop {
@@ -77,7 +77,7 @@ impl Postmaster {
         }
     }
 
-    /// Asks the server to stop and waits for its end.
+    /// Signals the server to stop and waits for its end.
     pub(super) fn stop(&mut self, mode: StopMode, limit: Duration) -> Result<(), ServerError> {
         let signal = match mode {
             StopMode::Fast => Signal::SIGINT,
@@ -98,10 +98,10 @@ impl Postmaster {
         Ok(())
     }
 
-    /// Kills every process of the server with SIGKILL and waits until all are gone, so that the
-    /// next start does not meet their shared memory.
+    /// Kills every process of the server with SIGKILL and waits until all are gone. Otherwise the
+    /// next start would find their shared memory.
     pub(super) fn kill9(&mut self) -> Result<(), ServerError> {
-        // Stopped first, it cannot start another process between the listing and its death.
+        // SIGSTOP first, so that it cannot start another process between the listing and the kill.
         self.signal(self.pid, Signal::SIGSTOP)?;
         let children = children_of(self.pid);
         self.signal(self.pid, Signal::SIGKILL)?;
@@ -122,7 +122,7 @@ impl Postmaster {
     }
 }
 
-/// Line 8 of the pid file is the server's state; `pg_ctl` waits for the same words.
+/// Line 8 of the pid file is the server's state. `pg_ctl` waits for the same words.
 fn is_ready(data: &Path, pid: i32) -> bool {
     let Ok(text) = fs::read_to_string(data.join("postmaster.pid")) else { return false };
     let mut lines = text.lines();
@@ -130,7 +130,7 @@ fn is_ready(data: &Path, pid: i32) -> bool {
     of_this_process && lines.nth(6).is_some_and(|s| matches!(s.trim_end(), "ready" | "standby"))
 }
 
-/// The direct children of a process; all of a server's processes are children of its first.
+/// The direct children of a process. All processes of a server are children of its first one.
 fn children_of(parent: Pid) -> Vec<Pid> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = processes.flatten().filter_map(|p| p.file_name().to_str()?.parse::<i32>().ok());
@@ -139,7 +139,7 @@ fn children_of(parent: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// Whether a process still holds memory: a zombie that nobody has collected does not.
+/// Whether a process still holds memory. A zombie does not.
 fn is_running(pid: Pid) -> bool {
     stat_field(pid.as_raw(), 0).is_some_and(|state| state != "Z" && state != "X")
 }

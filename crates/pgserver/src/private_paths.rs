@@ -1,8 +1,8 @@
-//! Files that the server's user must reach when they cannot stay where they are: copies of a
-//! private clone's programs, and sockets whose path would be too long.
+//! Files that the server's user must reach but cannot in their own place: copies of a private
+//! clone's programs, and sockets whose paths would be too long.
 //!
-//! They lie under `/var/tmp/pgsluice-<uid>`, a folder that only the caller can write to. Anybody
-//! may have made a folder of that name first, so its owner and mode are checked each time.
+//! They are under `/var/tmp/pgsluice-<uid>`, a folder that only the caller can write to. Any user
+//! may have made a folder of that name before, so its owner and mode are checked each time.
 
 use super::account::Account;
 use super::error::ServerError;
@@ -18,12 +18,12 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{symlink, DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The caller's folder under `/var/tmp`, made or checked.
+/// The caller's folder under `/var/tmp`. It is made, or checked if it exists.
 pub(super) fn base() -> Result<PathBuf, ServerError> {
     let uid = Uid::effective().as_raw();
     let base = PathBuf::from(format!("/var/tmp/pgsluice-{uid}"));
     match DirBuilder::new().mode(0o755).create(&base) {
-        // The caller's umask may have taken away what the server's user needs.
+        // The caller's umask may have removed permissions that the server's user needs.
         Ok(()) => chmod(&base, 0o755)?,
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
         Err(e) => return Err(ServerError::io("make the folder", &base, e)),
@@ -43,7 +43,7 @@ pub(super) fn short_name(path: &Path) -> String {
     format!("{:016x}", hasher.finish())
 }
 
-/// The installation, or a copy of it that the account can run where it cannot reach the original.
+/// The installation, or a copy of it that the account can run if it cannot reach the original.
 pub(super) fn reachable(
     installation: &Installation,
     account: &Account,
@@ -54,7 +54,7 @@ pub(super) fn reachable(
     let prefix = parent(&installation.bin)?;
     let package = parent(prefix)?;
     let base = base()?;
-    // Nobody else may open it, or they could hold it.
+    // No other user may open the lock file, because they could hold the lock.
     let mut lock = File::options();
     let lock = lock.write(true).create(true).truncate(false).mode(0o600);
     let lock = lock.open(base.join("lock")).map_err(|e| ServerError::io("open", &base, e))?;
@@ -64,8 +64,8 @@ pub(super) fn reachable(
     make_folder(&copies)?;
     let copy = copies.join(short_name(&installation.bin));
     make_folder(&copy)?;
-    // The embedded package's programs find their libraries in `<package>.libs` beside the
-    // package's folder, so the copy keeps that much of the layout above the prefix.
+    // The programs of the embedded package find their libraries in `<package>.libs` beside the
+    // package's folder. So the copy keeps this part of the layout above the prefix.
     let package_copy = copy.join(name(package)?);
     make_folder(&package_copy)?;
     mirror(prefix, &package_copy.join(name(prefix)?))?;
@@ -101,9 +101,9 @@ fn make_folder(path: &Path) -> Result<(), ServerError> {
     }
 }
 
-/// Makes `to` hold what `from` holds, readable by everybody; copies only what changed.
+/// Makes `to` a copy of `from` that all users can read. Only changed files are copied.
 ///
-/// Running programs keep the files they have: a changed file comes in by rename.
+/// Running programs keep their open files, because a changed file is replaced by a rename.
 fn mirror(from: &Path, to: &Path) -> Result<(), ServerError> {
     make_folder(to)?;
     let mut kept = HashSet::new();
@@ -125,7 +125,7 @@ fn mirror(from: &Path, to: &Path) -> Result<(), ServerError> {
     remove_others(to, &kept).map_err(|e| ServerError::io("clean up the folder", to, e))
 }
 
-/// Headers, static libraries and make files are not needed to run a server.
+/// Whether a file is needed only for builds: headers, static libraries and make files.
 fn is_for_building(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "a")
         || path.file_name().is_some_and(|n| n == "include" || n == "pgxs")

@@ -1,8 +1,8 @@
-//! A server's folder: where its parts lie, and how its cluster is made.
+//! A server's folder: the places of its parts, and how its cluster is made.
 //!
-//! The folder, the log and the password belong to the caller; only `data` and `socket` belong to
-//! the server's user. A server that root runs as somebody else thus cannot point root's writes
-//! elsewhere by planting links.
+//! The folder, the log and the password belong to the caller. Only `data` and `socket` belong to
+//! the server's user. If root runs a server as another user, that user cannot plant links that
+//! redirect root's writes.
 
 use super::account::Account;
 use super::error::ServerError;
@@ -20,7 +20,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{self, Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The number in the socket's name where the server has no TCP port.
+/// The number in the socket's name if the server has no TCP port.
 pub(super) const SOCKET_PORT: u16 = 5432;
 
 /// A socket's path has at most 107 bytes, of which its name `/.s.PGSQL.65535` takes 15.
@@ -37,7 +37,7 @@ impl ServerFolder {
     pub(super) fn at(dir: &Path) -> Result<Self, ServerError> {
         let dir = path::absolute(dir).map_err(|e| ServerError::io("use the folder", dir, e))?;
         let mut socket_dir = dir.join("socket");
-        // libpq takes a comma for the end of a host's name.
+        // libpq reads a comma as the end of a host name.
         let text = socket_dir.as_os_str().as_encoded_bytes();
         if text.len() > SOCKET_DIR_BYTES || text.contains(&b',') {
             socket_dir =
@@ -66,12 +66,12 @@ impl ServerFolder {
         &self.socket_dir
     }
 
-    /// The major version that made the data, if there are any.
+    /// The major version of the existing data, if there are any.
     pub(super) fn major(&self) -> Option<u32> {
         fs::read_to_string(self.data().join("PG_VERSION")).ok()?.trim().parse().ok()
     }
 
-    /// The installation to run: one of the data's major version, if there are data.
+    /// The installation to run. If there are data, it has the same major version.
     pub(super) fn choose(
         &self,
         pg_bin: Option<&Path>,
@@ -96,13 +96,13 @@ impl ServerFolder {
         }
     }
 
-    /// The command line of the running server, each argument in quotes; nothing where it cannot
-    /// be read.
+    /// The command line of the running server, with each argument in quotes; empty if it cannot be
+    /// read.
     pub(super) fn started_with(&self) -> String {
         fs::read_to_string(self.data().join("postmaster.opts")).unwrap_or_default()
     }
 
-    /// The TCP port of the running server, if it listens on one.
+    /// The TCP port of the running server, if it has one.
     pub(super) fn running_port(&self) -> Option<u16> {
         let text = fs::read_to_string(self.data().join("postmaster.pid")).ok()?;
         let mut lines = text.lines().skip(3);
@@ -114,7 +114,7 @@ impl ServerFolder {
         }
     }
 
-    /// The programs that the running server was started from.
+    /// The installation from which the running server was started.
     pub(super) fn running_installation(
         &self,
         postmaster: &Postmaster,
@@ -124,8 +124,8 @@ impl ServerFolder {
         Installation::open(program.parent().unwrap_or(Path::new("/")), Origin::Named)
     }
 
-    /// Makes the folder, or checks the one that is there, and holds its lock, so that two starts
-    /// cannot make one cluster.
+    /// Makes the folder, or checks the existing one, and takes its lock, so that two starts cannot
+    /// make the same cluster.
     pub(super) fn lock(&self, account: &Account) -> Result<Flock<File>, ServerError> {
         if let Some(above) = self.dir.parent() {
             fs::create_dir_all(above).map_err(|e| ServerError::io("make the folder", above, e))?;
@@ -141,8 +141,8 @@ impl ServerFolder {
             .map_err(|(_, e)| ServerError::io("lock", &path, e.into()))
     }
 
-    /// A folder that others can write to could make root write anywhere, and one that holds
-    /// something else was named by mistake.
+    /// Checks the existing folder. If others can write to it, they could make root write to any
+    /// place. If it has other files, it was named by mistake.
     fn check_own(&self) -> Result<(), ServerError> {
         let look = |e| ServerError::io("look at", &self.dir, e);
         let meta = fs::metadata(&self.dir).map_err(look)?;
@@ -161,7 +161,7 @@ impl ServerFolder {
         Ok(())
     }
 
-    /// Makes the cluster, unless there is one. That of a temporary server is a copy.
+    /// Makes the cluster, unless there is one. For a temporary server, it is a copy.
     pub(super) fn prepare(
         &self,
         installation: &Installation,
@@ -202,7 +202,8 @@ impl ServerFolder {
         self.initdb(installation, account, &fresh, &password, sync)?;
         let line = format!("127.0.0.1:*:*:postgres:{password}\n");
         self.write_private("pgpass", &line)?;
-        // In place only when whole: a cluster half made by a killed initdb is never started.
+        // Rename only a complete cluster: one that a killed initdb left incomplete is never
+        // started.
         fs::rename(&fresh, &data).map_err(|e| ServerError::io("rename", &fresh, e))
     }
 
@@ -240,7 +241,7 @@ impl ServerFolder {
         )))
     }
 
-    /// Makes the socket's folder, which only the server's user (and root) can enter.
+    /// Makes the socket's folder. Only the server's user (and root) can enter it.
     pub(super) fn make_socket_dir(&self, account: &Account) -> Result<(), ServerError> {
         make_folder(&self.socket_dir, 0o700)?;
         account.own(&self.socket_dir)
@@ -256,9 +257,9 @@ impl ServerFolder {
     }
 }
 
-/// Where the user's own server lies if no folder is named: in the clone that the program was
-/// built in (`build/server`), or else in the user's state folder; where the server's user cannot
-/// reach that, in a folder of the caller's under `/var/tmp`.
+/// The folder of the user's own server, if none is named: in the clone in which the program was
+/// built (`build/server`), or in the user's state folder. If the server's user cannot reach that,
+/// it is in the caller's folder under `/var/tmp`.
 pub fn default_dir() -> Result<PathBuf, ServerError> {
     let program = env::current_exe().unwrap_or_default();
     let clone = program.ancestors().find(|folder| folder.join("build/servers").is_dir());
@@ -275,7 +276,7 @@ pub fn default_dir() -> Result<PathBuf, ServerError> {
     Ok(private_paths::base()?.join(format!("server-{}", private_paths::short_name(&dir))))
 }
 
-/// A server's folder lets nobody in, except that another user's server must get through.
+/// The mode of a server's folder. Only if another user runs the server may others pass through it.
 pub(super) fn folder_mode(account: &Account) -> u32 {
     if account.is_other() {
         0o711
@@ -284,7 +285,7 @@ pub(super) fn folder_mode(account: &Account) -> u32 {
     }
 }
 
-/// Makes a folder with exactly these permissions; one that is there keeps what it holds.
+/// Makes a folder with exactly these permissions. An existing folder keeps its content.
 pub(super) fn make_folder(dir: &Path, mode: u32) -> Result<(), ServerError> {
     match DirBuilder::new().mode(mode).create(dir) {
         Err(e) if e.kind() != ErrorKind::AlreadyExists => {
@@ -310,9 +311,9 @@ fn random_password() -> Result<String, ServerError> {
     Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
 }
 
-/// Shields a server's program from the caller's terminal, variables and privileges.
+/// Isolates a server's program from the caller's terminal, variables and privileges.
 pub(super) fn isolate(command: &mut Command, account: &Account) {
-    // In a process group of its own, Ctrl-C at the caller's terminal does not stop the server.
+    // A separate process group, so that Ctrl-C at the caller's terminal does not stop the server.
     command.process_group(0);
     for (name, _) in env::vars_os() {
         if name.to_string_lossy().starts_with("PG") {
@@ -323,7 +324,8 @@ pub(super) fn isolate(command: &mut Command, account: &Account) {
     account.apply(command);
 }
 
-/// The last thing a server said in its log, from a position on, about why it does not run.
+/// The reason in a server's log why it does not run: the last fatal error, or the last line, after
+/// position `from`.
 pub(super) fn complaint(log: &Path, from: u64) -> Option<String> {
     let mut file = File::open(log).ok()?;
     file.seek(SeekFrom::Start(from)).ok()?;
@@ -334,7 +336,7 @@ pub(super) fn complaint(log: &Path, from: u64) -> Option<String> {
     fatal.or(text.lines().next_back()).map(str::to_owned)
 }
 
-/// Percent-encodes what may not stand in a part of a connection URL.
+/// Percent-encodes the characters that are not allowed in a part of a connection URL.
 pub(super) fn percent(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {

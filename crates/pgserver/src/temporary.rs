@@ -1,10 +1,11 @@
-//! What is not to outlast this process, however it ends: temporary servers, and the files of tests.
+//! Things that are removed when this process ends in any way: temporary servers, and the files of
+//! tests.
 //!
-//! All of it lies in one folder. A shell waits on a pipe that only this process holds open; when
-//! the pipe ends, it ends the servers that work in the folder, and removes the folder.
+//! All of them are in one folder. A shell waits on a pipe that only this process holds open. When
+//! the pipe is closed, the shell ends the servers that work in the folder, and removes the folder.
 //!
-//! A temporary server's cluster is a copy, with the password and the system identifier of all the
-//! others of this process.
+//! A temporary server's cluster is a copy. All temporary servers of this process have the same
+//! password and system identifier.
 
 use super::account::Account;
 use super::error::ServerError;
@@ -24,8 +25,8 @@ use std::sync::{Mutex, PoisonError};
 /// The folder, and the shell with the pipe.
 static SCRATCH: Mutex<Option<(PathBuf, Child)>> = Mutex::new(None);
 
-/// A folder that is removed when this process is gone, also when it is killed. Servers that work
-/// in it are ended then.
+/// A folder that is removed when this process ends, even if it is killed. Servers that work in it
+/// are ended then.
 pub fn scratch() -> Result<PathBuf, ServerError> {
     let mut scratch = SCRATCH.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((folder, _)) = &*scratch {
@@ -36,7 +37,7 @@ pub fn scratch() -> Result<PathBuf, ServerError> {
         .args(["-c", include_str!("behind.sh"), "behind.sh"])
         .arg(&folder)
         .current_dir("/")
-        // Ctrl-C at the caller's terminal must not end it first.
+        // Ctrl-C at the caller's terminal must not end the shell first.
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -47,13 +48,13 @@ pub fn scratch() -> Result<PathBuf, ServerError> {
     Ok(folder)
 }
 
-/// A new folder for a server.
+/// Makes a new folder for a server.
 pub(super) fn folder() -> Result<PathBuf, ServerError> {
     numbered(&scratch()?, "server")
 }
 
-/// Makes a cluster as a copy of the one that this process makes of each installation: initdb
-/// takes a second.
+/// Makes a cluster by copying a template. This process makes one template for each installation,
+/// because initdb takes a second.
 pub(super) fn copy_cluster(
     installation: &Installation,
     account: &Account,
@@ -79,7 +80,7 @@ pub(super) fn copy_cluster(
     Err(ServerError::new(format!("cannot copy {from:?} to {to:?}: {}", said.trim())))
 }
 
-/// A new folder of this name and a number.
+/// Makes a new folder with this name and a number.
 fn numbered(above: &Path, name: &str) -> Result<PathBuf, ServerError> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {

@@ -1,4 +1,4 @@
-//! `pgsluice check`: every value of the files tried, nothing loaded.
+//! `pgsluice check`: checks every value of the files and loads nothing.
 
 use crate::arguments::LoadArguments;
 use crate::failure::{code, Failure};
@@ -65,7 +65,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(exit))
 }
 
-/// The exit code of a load of these files, as far as a check can tell.
+/// The exit code of a load of these files, as far as a check can predict it.
 fn exit_code(found: &Checked, rejects: Option<&RejectOptions>) -> u8 {
     let bad = Amount { records: found.bad, lines: found.bad_lines };
     let read = Amount { records: found.read, lines: found.lines };
@@ -76,7 +76,7 @@ fn exit_code(found: &Checked, rejects: Option<&RejectOptions>) -> u8 {
     }
 }
 
-/// What a load would sum up, as far as a check can tell.
+/// The totals in a load's summary, as far as a check can predict them.
 fn sums(found: &Checked) -> Value {
     let Checked { read, good, bad, bad_lines, skipped, stray_quotes, .. } = found;
     json!({ "read": read, "loaded": good, "rejected": bad, "rejected_lines": bad_lines,

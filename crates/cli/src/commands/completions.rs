@@ -1,4 +1,4 @@
-//! `pgsluice completions`: for the shell.
+//! `pgsluice completions`: prints completions for a shell.
 
 use crate::failure::Failure;
 use crate::output::print;

@@ -1,4 +1,4 @@
-//! `pgsluice convert`: files to COPY's binary format.
+//! `pgsluice convert`: converts files to COPY's binary format.
 
 use crate::arguments::{input, spare, SourceArguments};
 use crate::connection::ConnectionArguments;
@@ -57,7 +57,7 @@ pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
         .into());
     }
     spare(&input.sources, &a.out)?;
-    // Nothing is written over before it is known that there is something to read.
+    // Overwrite nothing before the input has been opened.
     let reader = open(&input)?;
     let shape = match types {
         Some(types) => {
@@ -93,13 +93,13 @@ fn failed(out: &Path, e: &io::Error) -> Failure {
     Error::io("write", &out.to_string_lossy(), e).into()
 }
 
-/// Half a stream is of no use to anybody, and could be taken for a whole one. What is no
-/// file, such as a pipe or a device, stays.
+/// Removes a partial output file: it is useless, and could be taken for a complete one. An output
+/// that is not a regular file, such as a pipe or a device, stays.
 fn give_up(out: &Path, file: &File) -> Result<(), Failure> {
     if !file.metadata().is_ok_and(|facts| facts.is_file()) {
         return Ok(());
     }
-    // Where the name is a link, the file behind it is emptied.
+    // If the name is a symbolic link, this empties the file that it points to.
     let removed = file.set_len(0).and_then(|()| std::fs::remove_file(out));
     removed.map_err(|e| failed(out, &e))
 }

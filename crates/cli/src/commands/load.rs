@@ -1,4 +1,4 @@
-//! `pgsluice load`: files into a table.
+//! `pgsluice load`: loads files into a table.
 
 use crate::arguments::LoadArguments;
 use crate::commands::plan;
@@ -29,10 +29,10 @@ Examples:
   pgsluice load 'part-*.csv.gz' --to \"$URL\" --table s.votes --header --truncate
   zcat big.tsv.gz | pgsluice load - --format text --to \"$URL\" --table events";
 
-/// How long a signal waits for the load to end by itself, before it has begun.
+/// Before the load has begun, a signal waits this long for it to end by itself.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Below this, in seconds, a rate says nothing.
+/// Below this many seconds, no rate is printed, because it would mean nothing.
 const MEASURED: f64 = 1.0;
 
 /// Load files into a table: all rows or none
@@ -91,7 +91,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(if rejected { ExitCode::from(code::REJECTED) } else { ExitCode::SUCCESS })
 }
 
-/// A failure, which the summary has too.
+/// Writes a failure to the summary, if there is one, and returns it.
 fn failed(file: &Option<SummaryFile>, failure: Failure) -> Failure {
     match file {
         Some(file) => file.fail(failure),
@@ -99,10 +99,10 @@ fn failed(file: &Option<SummaryFile>, failure: Failure) -> Failure {
     }
 }
 
-/// Ctrl-C and SIGTERM ask the server to cancel; a second one ends the program,
-/// which the server takes for a lost connection. Before the plan is made nothing has begun in the
-/// database, and what is waited for (standard input, a name to resolve) cannot be interrupted:
-/// then one is enough.
+/// On Ctrl-C or SIGTERM, asks the server to cancel. A second signal ends the program; the server
+/// takes that for a lost connection. Before the plan is made, one signal is enough: nothing has
+/// begun in the database, and the program may wait for something that cannot be interrupted
+/// (standard input, a name to resolve).
 fn stop_on_signal(
     watch: &Watch,
     file: &Arc<Option<SummaryFile>>,
@@ -134,8 +134,8 @@ fn stop_on_signal(
     .map_err(|e| Failure::new(format!("cannot install the signal handler: {e}")))
 }
 
-/// Before the load begins: how it will go, and what the user should know of it
-/// while there is time to stop.
+/// Reports, before the load begins, how it will run and the notes for the user, who can still stop
+/// it then.
 fn tell(plan: &Plan) {
     say_above(format_args!("{}: loading by {} ({})", plan.table, plan.method, words(&plan.reason)));
     for lock in &plan.locks {
@@ -146,7 +146,7 @@ fn tell(plan: &Plan) {
     }
 }
 
-/// The lines of the rejects, where they are more than the records.
+/// The lines of the rejects, if there are more of them than records.
 fn lines_of(s: &Summary) -> String {
     if s.rejected_lines == s.rejected {
         return String::new();
@@ -154,10 +154,10 @@ fn lines_of(s: &Summary) -> String {
     format!(" ({} lines)", s.rejected_lines)
 }
 
-/// What was shown before is not shown again.
+/// Prints the summary, except the notes that were reported before the load.
 fn print(s: &Summary, told: &[String], verbose: bool) {
     if s.load.is_none() && s.files_known > 0 {
-        // Nothing was new, and no method was chosen.
+        // There was no new file, so no method was chosen.
         s.notes.iter().for_each(|note| say(format_args!("{}: {}", s.table, note.plain())));
         return;
     }
@@ -168,7 +168,7 @@ fn print(s: &Summary, told: &[String], verbose: bool) {
         word(s.method),
         took(s)
     ));
-    // The locks were named before the first row; nobody waits for a new table.
+    // The locks were reported before the first row. No other session waits for a new table.
     let brief = !verbose && s.seconds.total < MEASURED;
     let waits = brief && s.gives_up.starts_with("concurrent access");
     if !waits && !s.gives_up.starts_with("nothing") {
@@ -200,7 +200,7 @@ fn print(s: &Summary, told: &[String], verbose: bool) {
     if verbose {
         print_more(s);
     }
-    // What was left undone is always said.
+    // Always report the steps that could not be done.
     let left = |step: &&String| step.contains(" not moved") || step.starts_with("no ");
     for step in s.steps.iter().filter(|step| verbose || left(step)) {
         say(format_args!("  step: {step}"));
@@ -210,7 +210,7 @@ fn print(s: &Summary, told: &[String], verbose: bool) {
     }
 }
 
-/// Empty for none: a machine of several may have had nothing to load.
+/// Empty for `None`: one machine of a shared load may have had nothing to load.
 fn word<T: std::fmt::Display>(word: Option<T>) -> String {
     word.map_or(String::new(), |word| word.to_string())
 }
@@ -219,7 +219,7 @@ fn rows(n: u64) -> String {
     format!("{n} row{}", if n == 1 { "" } else { "s" })
 }
 
-/// The time, and the rates where there was enough to measure one.
+/// The time, and the rates if the load was long enough to measure them.
 fn took(s: &Summary) -> String {
     let seconds = format!("{:.2} s", s.seconds.total);
     if s.seconds.total < MEASURED {
@@ -246,7 +246,7 @@ fn print_more(s: &Summary) {
     }
 }
 
-/// Bytes in the unit that fits.
+/// Bytes with a suitable unit.
 fn size(bytes: u64) -> String {
     match bytes as f64 {
         b if b < 1e4 => format!("{bytes} bytes"),

@@ -1,4 +1,4 @@
-//! `pgsluice loads`: the record of what `load --once` has loaded.
+//! `pgsluice loads`: shows and edits the record of what `load --once` has loaded.
 
 use crate::arguments::node;
 use crate::connection::ConnectionArguments;
@@ -32,7 +32,7 @@ enum Action {
     Init(Init),
 }
 
-// What the commands that print rows have in common. (A comment for clap would become theirs.)
+// The arguments of all commands that print rows. (A doc comment would appear in their help.)
 #[derive(Args)]
 struct Printed {
     #[command(flatten)]
@@ -42,7 +42,7 @@ struct Printed {
     json: bool,
 }
 
-// The load that a command is about.
+// The load that a command refers to. (Not a doc comment, for the same reason.)
 #[derive(Args)]
 struct OneLoad {
     /// The number of the load
@@ -113,7 +113,7 @@ struct Forget {
 struct Init {
     /// Print the statements
     #[arg(long, required = true)]
-    #[allow(dead_code)] // it is all that the command does
+    #[allow(dead_code)] // the command does nothing else
     print: bool,
 }
 
@@ -213,7 +213,7 @@ fn line(l: &LoadRow) -> String {
     )
 }
 
-/// Prints each row as a line, or as JSON.
+/// Prints each row as a line, or as a JSON object.
 fn put<T: Serialize>(rows: &[T], json: bool, line: impl Fn(&T) -> String) -> Result<(), Failure> {
     for row in rows {
         let text = if json { serde_json::to_string(row).unwrap_or_default() } else { line(row) };

@@ -1,4 +1,4 @@
-//! `pgsluice man`: the manual pages, for those who make packages.
+//! `pgsluice man`: writes the manual pages, for makers of packages.
 
 use crate::failure::Failure;
 use clap::{Args, CommandFactory};

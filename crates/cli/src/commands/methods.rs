@@ -1,4 +1,4 @@
-//! `pgsluice methods`: the write paths.
+//! `pgsluice methods`: lists the methods.
 
 use crate::failure::Failure;
 use crate::output::print;

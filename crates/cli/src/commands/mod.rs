@@ -1,4 +1,4 @@
-//! One file for each command: its arguments, and what it does with them.
+//! The commands. Each file has the arguments of one command and its code.
 
 pub mod check;
 pub mod completions;

@@ -1,4 +1,4 @@
-//! `pgsluice plan`: what a load would do.
+//! `pgsluice plan`: shows what a load would do.
 
 use crate::arguments::LoadArguments;
 use crate::failure::Failure;
@@ -44,7 +44,7 @@ pub fn show(load: &LoadArguments, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// All settings of the session.
+/// All settings of the session, as `name = value`.
 fn settings(foretold: &Foretold) -> Vec<String> {
     let all = foretold.plan.settings.iter().chain(&foretold.settings);
     all.map(|(name, value)| format!("{name} = {value}")).collect()

@@ -1,4 +1,4 @@
-//! `pgsluice repair`: puts back what a crash left down.
+//! `pgsluice repair`: recreates what was dropped or disabled when a load crashed.
 
 use crate::arguments::node;
 use crate::connection::ConnectionArguments;

@@ -1,4 +1,4 @@
-//! `pgsluice sample`: deterministic data to try and measure with.
+//! `pgsluice sample`: makes deterministic data for trials and measurements.
 
 use crate::failure::Failure;
 use crate::sample_data::{Sample, SampleFormat, SampleTable};
@@ -49,7 +49,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         if arguments.ddl {
             return out.write_all(kind.ddl().as_bytes()).and_then(|()| out.flush());
         }
-        // More would only take memory: one thread writes what they make.
+        // More threads would only use memory, because one thread writes all their blocks.
         let threads = available_parallelism().map_or(1, |n| n.get().min(8));
         sample.write(threads, out).map(|_| ())
     };
@@ -60,7 +60,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     };
     match result {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        // The reader has seen enough, as head does.
+        // The reader has ended early, as `head` does.
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         Err(e) => Err(Error::io("write", &arguments.out.to_string_lossy(), &e).into()),
     }

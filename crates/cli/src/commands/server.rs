@@ -1,4 +1,4 @@
-//! `pgsluice server`: the embedded server.
+//! `pgsluice server`: controls the embedded server.
 
 mod cluster;
 
@@ -9,7 +9,7 @@ use pgsluice_pgserver::{default_dir, find_all, Server, ServerOptions, StopMode};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// `server status` says by its exit code that no server runs, as `pg_ctl status` does.
+/// Exit code of `server status` if no server runs, as of `pg_ctl status`.
 const NOT_RUNNING: u8 = 3;
 
 const EXAMPLES: &str = "\
@@ -104,7 +104,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Action::Stop { immediate } => {
             let mode = if immediate { StopMode::Immediate } else { StopMode::Fast };
             if !cluster::stop(&dir, mode)? {
-                // Says that none runs.
+                // Report that no server runs.
                 running()?;
             }
             say(format_args!("the server in {dir:?} is stopped"));
@@ -167,7 +167,7 @@ fn start(dir: PathBuf, asked: Start) -> Result<(), Failure> {
     print(url)
 }
 
-/// Starts the nodes of a cluster, which run on afterwards.
+/// Starts the nodes of a cluster. They keep running afterwards.
 fn start_nodes(
     coordinator: &Server,
     number: usize,

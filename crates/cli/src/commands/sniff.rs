@@ -1,4 +1,4 @@
-//! `pgsluice sniff`: what a file is, as a plan to edit.
+//! `pgsluice sniff`: detects a file's dialect and writes it as a plan to edit.
 
 use crate::failure::Failure;
 use crate::output::print;
@@ -55,7 +55,7 @@ pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// If the delimiter is undecided, so is each setting that is different with another candidate.
+/// If the delimiter is undecided, then a setting that depends on the delimiter is undecided too.
 fn dependent(sample: &Peek, found: &mut Detected) -> Result<(), Error> {
     let open = found.doubts.iter().find(|doubt| doubt.what == "delimiter");
     let candidates = open.map_or_else(Vec::new, |doubt| doubt.candidates.clone());
@@ -87,7 +87,7 @@ fn dependent(sample: &Peek, found: &mut Detected) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a setting is, or may be.
+/// The value of a setting, or its candidates if it is undecided.
 fn values(found: &Detected, name: &str) -> Vec<String> {
     let value = |setting: &Setting| match setting.0 {
         "no-header" => "none".into(),
@@ -100,7 +100,7 @@ fn values(found: &Detected, name: &str) -> Vec<String> {
     }
 }
 
-/// What is found, as settings of `load`; those that are COPY's defaults among them.
+/// The detected settings, as settings of `load`, including those with COPY's default.
 fn settings(found: &Detected) -> Vec<Setting> {
     let byte = |byte: u8| char::from(byte).to_string();
     let mut all = vec![
@@ -148,7 +148,7 @@ fn line(setting: &Setting) -> String {
     }
 }
 
-/// A string of TOML.
+/// A quoted string of TOML.
 struct Quoted<'a>(&'a str);
 
 impl std::fmt::Display for Quoted<'_> {
@@ -157,7 +157,7 @@ impl std::fmt::Display for Quoted<'_> {
     }
 }
 
-/// The option of a doubt.
+/// The option that a doubt is about.
 fn key(doubt: &Doubt) -> &'static str {
     match doubt.what {
         "preamble" => "skip-lines",
@@ -165,7 +165,7 @@ fn key(doubt: &Doubt) -> &'static str {
     }
 }
 
-/// The plan: each setting with its evidence above it.
+/// The plan: each setting, with its evidence in the lines above it.
 fn plan(name: &str, found: &Detected) -> String {
     let mut out = Vec::new();
     let records = counted(found.records, "record");
@@ -221,7 +221,7 @@ fn plan(name: &str, found: &Detected) -> String {
     out.join("\n")
 }
 
-/// Text that stays on its line.
+/// Text in one line, so that it stays inside its comment.
 fn comment(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -1,5 +1,5 @@
-//! Events of a code-hosting site: the seven typed columns, with a JSON payload of varying size,
-//! of "1M rows into Postgres in 1.29 seconds". About 250 bytes a row as CSV.
+//! Events of a code-hosting site: seven typed columns with a JSON payload of varying size, as in
+//! "1M rows into Postgres in 1.29 seconds". A row has about 250 bytes as CSV.
 
 use super::rng::Rng;
 use super::row::{push_hex, push_int, push_time, RowWriter};
@@ -76,7 +76,7 @@ const WORDS: [&str; 48] = [
 const BRANCHES: [&str; 6] = ["main", "master", "develop", "feature/login", "fix-7", "release/2.x"];
 const LABELS: [&str; 5] = ["bug", "enhancement", "good first issue", "docs", "wontfix"];
 
-/// How often each type comes, of 100, and what writes its payload.
+/// The percentage of each type, and the function that writes its payload.
 type Payload = fn(&mut Rng, &mut Vec<u8>);
 const TYPES: [(u64, &str, Payload); 9] = [
     (52, "PushEvent", push),
@@ -194,7 +194,7 @@ fn pull_request(rng: &mut Rng, out: &mut Vec<u8>) {
 fn comment(rng: &mut Rng, out: &mut Vec<u8>) {
     put_int(rng, out, r#"{"action":"created","issue":"#, 1, 90_000);
     put(out, r#","comment":{"body":""#);
-    // Few comments are long: rows of very different size meet in one page.
+    // Few comments are long, so that a page holds rows of very different sizes.
     let most = if rng.chance(3) { 300 } else { 25 };
     put_words(rng, out, most);
     put_int(rng, out, r#"","reactions":"#, 0, 30);

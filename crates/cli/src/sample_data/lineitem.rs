@@ -1,5 +1,5 @@
-//! Order lines: the seven columns of TPC-H's `lineitem` that "Load data in Postgres-XL at over
-//! 9M rows/sec" loads. About 60 bytes a row as CSV, 90 in the table.
+//! Order lines: the seven columns of TPC-H's `lineitem` that "Load data in Postgres-XL at over 9M
+//! rows/sec" loads. A row has about 60 bytes as CSV and 90 in the table.
 
 use super::rng::Rng;
 use super::row::{push_date, RowWriter};
@@ -17,7 +17,7 @@ CREATE TABLE lineitem (
 );
 ";
 
-/// A block holds whole orders but for its last one, which is cut.
+/// A block holds whole orders, except that its last one is cut.
 pub(super) const BLOCK_ROWS: u64 = 1 << 15;
 
 /// TPC-H's table sizes at scale factor 500, as in the article.

@@ -1,8 +1,8 @@
-//! Deterministic sample data: the tables of the field's published benchmarks, to any length.
+//! Deterministic sample data: the tables of the field's published benchmarks, of any length.
 //!
-//! A file is decided by kind, seed, format and number of rows; a longer file begins with the
-//! shorter one. Data come in blocks of a fixed number of rows, each from its own stream of random
-//! numbers, so that blocks can be made in any order and by several threads.
+//! Kind, seed, format and number of rows determine a file. A longer file begins with the shorter
+//! one. Data are made in blocks of a fixed number of rows. Each block has its own stream of random
+//! numbers, so that threads can make blocks in any order.
 
 mod events;
 mod lineitem;
@@ -18,8 +18,8 @@ use std::io::{self, Write};
 use std::sync::mpsc::{sync_channel, Receiver};
 use std::thread;
 
-/// Blocks that each thread may be ahead of the writer: with those in the making, the memory is
-/// bounded at about 8 MB a thread.
+/// Blocks that each thread may be ahead of the writer. Together with the blocks being made, this
+/// limits the memory to about 8 MB for each thread.
 const BLOCKS_AHEAD: usize = 2;
 
 /// The tables there are data for.
@@ -77,7 +77,7 @@ impl SampleTable {
 }
 
 impl Sample {
-    /// Writes the data with this many threads, in order, and gives the number of bytes.
+    /// Writes the data in order with this many threads, and returns the number of bytes.
     ///
     /// The bytes do not depend on the number of threads.
     pub fn write(&self, threads: usize, out: &mut dyn Write) -> io::Result<u64> {
@@ -89,7 +89,7 @@ impl Sample {
                     let (send, receive) = sync_channel(BLOCKS_AHEAD);
                     scope.spawn(move || {
                         for block in (first as u64..blocks).step_by(threads) {
-                            // The writer is gone after a failed write.
+                            // The writer has ended because a write failed.
                             if send.send(self.block(block)).is_err() {
                                 return;
                             }
@@ -146,7 +146,7 @@ mod tests {
         out
     }
 
-    /// FNV-1a, 64 bits: enough to see any change.
+    /// FNV-1a with 64 bits, which is enough to detect a change.
     fn hash(data: &[u8]) -> u64 {
         data.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,4 +1,4 @@
-//! Random numbers that are the same on every machine and in every version.
+//! Random numbers that are the same on every machine and in every version of the program.
 
 /// SplitMix64 (Steele, Lea and Flood, 2014): one multiply-and-shift hash of a counter.
 pub(super) struct Rng(u64);

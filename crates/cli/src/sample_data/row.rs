@@ -24,19 +24,19 @@ impl<'a> RowWriter<'a> {
         self.in_row = true;
     }
 
-    /// A field of bytes that no format has to escape.
+    /// Writes a field of bytes that need no escapes in either format.
     pub(super) fn plain(&mut self, value: &[u8]) {
         self.delimit();
         self.out.extend_from_slice(value);
     }
 
-    /// An integer.
+    /// Writes an integer.
     pub(super) fn int(&mut self, value: i64) {
         self.delimit();
         push_int(self.out, value);
     }
 
-    /// SQL's NULL, as COPY spells it in the format.
+    /// Writes NULL as COPY does in the format.
     pub(super) fn null(&mut self) {
         self.plain(match self.format {
             SampleFormat::Csv => b"",
@@ -44,7 +44,7 @@ impl<'a> RowWriter<'a> {
         });
     }
 
-    /// A field of any bytes; quoted, or escaped, where it has to be.
+    /// Writes a field of any bytes, quoted or escaped if necessary.
     pub(super) fn text(&mut self, value: &[u8]) {
         self.delimit();
         match self.format {
@@ -60,7 +60,7 @@ impl<'a> RowWriter<'a> {
     }
 }
 
-/// As COPY TO: quotes an empty value, for an unquoted one would be NULL.
+/// Writes a value as COPY TO does. An empty value is quoted, because an unquoted one is NULL.
 fn push_csv(out: &mut Vec<u8>, value: &[u8]) {
     let needs = value.iter().any(|b| matches!(b, b',' | b'"' | b'\n' | b'\r'));
     if !needs && !value.is_empty() && value != b"\\." {

@@ -1,13 +1,13 @@
-//! Votes on links: who voted, on what, up or down.
+//! Votes on links: who voted, on which link, up or down.
 //!
-//! As in the data that "Dissecting the Postgres bulk insert and binary format" loads: a user's
-//! votes stand together in the order of their links, nobody has more than 1000 votes up and 1000
-//! down, few links have many votes, and nobody votes twice on a link. About 22 bytes a row.
+//! The data are like those that "Dissecting the Postgres bulk insert and binary format" loads. A
+//! user's votes are adjacent, in the order of their links. No user has more than 1000 votes up and
+//! 1000 down, and none votes twice on a link. Few links have many votes. A row has about 22 bytes.
 
 use super::rng::Rng;
 use super::row::RowWriter;
 
-/// The table, with its surrogate key; the data fill the other three columns.
+/// The table with its surrogate key. The data have the other three columns.
 pub(super) const DDL: &str = "\
 CREATE TABLE votes (
     voteid serial PRIMARY KEY,
@@ -17,17 +17,17 @@ CREATE TABLE votes (
 );
 ";
 
-/// A block holds whole users but for its last one, who is cut.
+/// A block holds whole users, except that its last one is cut.
 pub(super) const BLOCK_ROWS: u64 = 1 << 16;
 
-/// Votes of one user in either direction.
+/// Most votes of one user in either direction.
 const MOST_VOTES: f64 = 1000.0;
 
-/// Links that are voted on.
+/// Number of links.
 const LINKS: f64 = (1 << 21) as f64;
 
-/// Five base-36 digits, less room for a user's links that move up, and a factor without a common
-/// divisor that scatters ranks over them.
+/// The number of codes of five base-36 digits, less room for a user's links that are moved up. The
+/// factor has no common divisor with it and scatters the ranks over the codes.
 const CODES: u64 = 36 * 36 * 36 * 36 * 36 - 4096;
 const SCATTER: u64 = 37_199_767;
 
@@ -55,14 +55,15 @@ fn heavy(rng: &mut Rng, scale: f64, less: f64) -> u64 {
     (scale / rng.unit() - less).min(MOST_VOTES) as u64
 }
 
-/// Distinct links in their order. The fall of the power makes the first link of 7.5 million
-/// votes have about 1,800.
+/// Draws distinct links in ascending order. With this power, the first link of 7.5 million votes
+/// has about 1,800.
 fn draw_links(rng: &mut Rng, count: u64, links: &mut Vec<u64>) {
     links.clear();
     for _ in 0..count {
         let unit = rng.unit();
         let root = unit.sqrt();
-        // To the power 1.75, by correctly rounded operations only: the same on every machine.
+        // Raise to the power 1.75 by correctly rounded operations only, so that every machine has
+        // the same result.
         let rank = (LINKS * unit * root * root.sqrt()) as u64;
         links.push((rank + 1) * SCATTER % CODES);
     }
@@ -74,7 +75,7 @@ fn draw_links(rng: &mut Rng, count: u64, links: &mut Vec<u64>) {
     }
 }
 
-/// Writes up to `most` of a user's votes and gives their number.
+/// Writes up to `most` of a user's votes and returns their number.
 fn write_user(
     rng: &mut Rng,
     name: &[u8],
@@ -102,7 +103,7 @@ fn write_user(
     count as u64
 }
 
-/// A name that no other user has: its last seven characters are the user's number, scattered.
+/// A name that no other user has: its last seven characters encode the user's scattered number.
 fn username(user: u64) -> Vec<u8> {
     let code = (user + 1).wrapping_mul(0x25c_1f4a_3b27) & ((1 << 42) - 1);
     let mut name = BEGINNINGS[(code >> 20) as usize % BEGINNINGS.len()].to_vec();

@@ -1,5 +1,5 @@
-//! A table of 105 columns of mixed types: page views as a web analytics service keeps them, the
-//! shape of ClickBench's `hits`, and some columns that may be NULL.
+//! A table of 105 columns of mixed types: page views of a web analytics service, in the shape of
+//! ClickBench's `hits`, with some columns that may be NULL.
 
 use super::rng::Rng;
 use super::row::{push_date, push_hex, push_int, push_padded, push_time, RowWriter};
@@ -11,12 +11,12 @@ pub(super) const BLOCK_ROWS: u64 = 1 << 11;
 const FIRST_SECOND: u64 = 1_372_636_800;
 const SECONDS: u64 = 31 * 86_400;
 
-/// What a column holds.
+/// The content of a column.
 #[derive(Clone, Copy)]
 enum Column {
     /// Any `bigint`.
     Id,
-    /// A `bigint` key that grows with the row.
+    /// A `bigint` key that ascends with the rows.
     Serial,
     /// An `integer` from 0 to a bound.
     Int(u64),
@@ -36,13 +36,13 @@ enum Column {
     Address,
     /// A `jsonb` object or NULL.
     Params,
-    /// An `integer` or NULL, NULL in most rows.
+    /// An `integer` that is NULL in most rows.
     Rare,
 }
 
 use Column::*;
 
-/// Runs of columns: the beginning of their names, how many, what they hold.
+/// Runs of columns: the beginning of their names, their number, their content.
 const RUNS: [(&str, usize, Column); 30] = [
     ("watch_id", 1, Serial),
     ("java_enabled", 1, Small(1)),
@@ -165,7 +165,7 @@ pub(super) fn block(rng: &mut Rng, block: u64, rows: u64, row: &mut RowWriter) {
     }
 }
 
-/// Most values of such columns are 0 in the original.
+/// Mostly 0, like most values of such columns in the original.
 fn small_mostly(rng: &mut Rng, most: u64) -> i64 {
     if most > 1 && rng.chance(50) {
         0
@@ -196,7 +196,7 @@ fn url(rng: &mut Rng, scratch: &mut Vec<u8>) {
 }
 
 fn float(rng: &mut Rng, scratch: &mut Vec<u8>) {
-    // Digits are put, not a float printed: nothing depends on how floats are formatted.
+    // Write digits instead of a float, so that nothing depends on the formatting of floats.
     push_int(scratch, rng.between(-1_000, 1_000));
     scratch.push(b'.');
     push_padded(scratch, rng.below(1_000_000), 6);

@@ -1,20 +1,20 @@
-//! Bits taken out of words and put side by side, and back, on whatever processor there is.
+//! Takes selected bits out of words and packs them side by side, and the reverse, on any processor.
 
 use crate::memory::{Fallible, OutOfMemory};
 
-/// Some of a word's bits, and where they go in a packed one.
+/// Selected bits of a word, and their position in a packed word.
 #[derive(Debug)]
 pub struct BitPart {
     mask: u64,
-    /// the place of the lowest one in the packed word; the others follow it
+    /// the position of the lowest of them in the packed word; the others follow it
     to: u32,
-    /// the bits of a word that do not go there
+    /// the bits that are not selected, the same in every word
     constant: u64,
-    /// the bits of the mask, neighbours together
+    /// the selected bits, adjacent ones as one run
     runs: Vec<Run>,
 }
 
-/// Neighbouring bits: from where, to where, and as many ones as there are of them.
+/// Adjacent bits: their position in a word and in a packed word, and a mask of their width.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     from: u32,
@@ -23,13 +23,14 @@ struct Run {
 }
 
 impl BitPart {
-    /// The bits of `mask`, side by side from bit `to` on; all others are as those of `sample`.
+    /// Selects the bits of `mask` and packs them side by side from bit `to` on. All other bits are
+    /// those of `sample`.
     ///
     /// # Errors
     ///
     /// No memory.
     pub fn new(mask: u64, to: u32, sample: u64) -> Result<Self, OutOfMemory> {
-        // Of no bits the place may be behind the last one.
+        // Without bits, `to` may be past the last bit.
         let to = if mask == 0 { 0 } else { to };
         let mut runs = Vec::new();
         let (mut rest, mut next) = (mask, to);
@@ -45,16 +46,16 @@ impl BitPart {
     }
 }
 
-/// What the processor offers to move them.
+/// The operations on bits, as a processor supports them.
 pub trait Bits {
-    /// The part's bits of `word`, at their places in the packed one.
+    /// The selected bits of `word`, at their positions in the packed word.
     ///
     /// # Safety
     ///
     /// The processor has the features that the implementation names.
     unsafe fn gather(part: &BitPart, word: u64) -> u64;
 
-    /// The word of which `packed` has the part's bits.
+    /// The word whose selected bits are in `packed`.
     ///
     /// # Safety
     ///
@@ -62,7 +63,7 @@ pub trait Bits {
     unsafe fn scatter(part: &BitPart, packed: u64) -> u64;
 }
 
-/// One run after the other: every processor.
+/// Moves one run after the other. Every processor can do this.
 pub struct Plain;
 
 impl Bits for Plain {
@@ -79,28 +80,28 @@ impl Bits for Plain {
     }
 }
 
-/// Work on many words, written once for every processor.
+/// Work on many words. It is written once for all processors.
 pub trait Pass {
-    /// What comes of it.
+    /// The result.
     type Output;
 
-    /// Does it.
+    /// Does the work.
     ///
     /// # Safety
     ///
-    /// The processor has what `B` needs.
+    /// The processor has the features that `B` needs.
     unsafe fn run<B: Bits>(self) -> Self::Output;
 }
 
-/// Does the work with what this processor has.
+/// Does the work with the best implementation for this processor.
 #[inline]
 pub fn run<P: Pass>(pass: P) -> P::Output {
     #[cfg(target_arch = "x86_64")]
     if x86::is_quick() {
-        // SAFETY: the processor has BMI2.
+        // SAFETY: the check above has found BMI2.
         return unsafe { x86::run(pass) };
     }
-    // SAFETY: plain shifts need nothing.
+    // SAFETY: plain shifts need no processor feature.
     unsafe { pass.run::<Plain>() }
 }
 
@@ -109,37 +110,37 @@ mod x86 {
     use super::{BitPart, Bits, Pass};
     use std::arch::x86_64::{_pdep_u64, _pext_u64};
 
-    /// All bits at once; needs BMI2.
+    /// Moves all bits at once. Needs BMI2.
     pub(super) struct Bmi2;
 
     impl Bits for Bmi2 {
         #[inline(always)]
         unsafe fn gather(part: &BitPart, word: u64) -> u64 {
-            // SAFETY: the caller answers for BMI2.
+            // SAFETY: the caller guarantees BMI2.
             unsafe { _pext_u64(word, part.mask) << part.to }
         }
 
         #[inline(always)]
         unsafe fn scatter(part: &BitPart, packed: u64) -> u64 {
-            // SAFETY: the caller answers for BMI2.
+            // SAFETY: the caller guarantees BMI2.
             unsafe { _pdep_u64(packed >> part.to, part.mask) | part.constant }
         }
     }
 
-    /// Whether the processor has BMI2, and not as AMD's before VAES: bit by bit.
+    /// Whether BMI2 is available and fast. AMD's processors before VAES execute it bit by bit.
     pub(super) fn is_quick() -> bool {
         is_x86_feature_detected!("bmi2")
             && (is_x86_feature_detected!("vaes") || !is_x86_feature_detected!("sse4a"))
     }
 
-    /// The work, compiled for BMI2.
+    /// Does the work, compiled for BMI2.
     ///
     /// # Safety
     ///
     /// The processor has BMI2.
     #[target_feature(enable = "bmi2")]
     pub(super) unsafe fn run<P: Pass>(pass: P) -> P::Output {
-        // SAFETY: as the caller answers.
+        // SAFETY: the caller guarantees BMI2.
         unsafe { pass.run::<Bmi2>() }
     }
 }
@@ -149,14 +150,14 @@ mod tests {
     use super::*;
     use crate::testing::random;
 
-    /// The packed word, and the word made of it.
+    /// Packs a word and unpacks it again.
     struct Both<'a>(&'a BitPart, u64);
 
     impl Pass for Both<'_> {
         type Output = (u64, u64);
 
         unsafe fn run<B: Bits>(self) -> (u64, u64) {
-            // SAFETY: as the caller answers.
+            // SAFETY: the caller guarantees what `B` needs.
             unsafe {
                 let packed = B::gather(self.0, self.1);
                 (packed, B::scatter(self.0, packed))
@@ -164,7 +165,7 @@ mod tests {
         }
     }
 
-    /// Bit by bit.
+    /// Packs a word bit by bit.
     fn naive(mask: u64, to: u32, word: u64) -> u64 {
         let bits = (0..64).filter(|bit| mask >> bit & 1 != 0);
         bits.zip(to..).fold(0, |packed, (from, to)| packed | (word >> from & 1) << to)
@@ -187,7 +188,7 @@ mod tests {
             let part = BitPart::new(mask, to, sample).unwrap();
             let expected = (naive(mask, to, word), word);
             assert_eq!(run(Both(&part, word)), expected);
-            // SAFETY: plain shifts need nothing.
+            // SAFETY: plain shifts need no processor feature.
             assert_eq!(unsafe { Both(&part, word).run::<Plain>() }, expected);
         }
     }

@@ -1,4 +1,4 @@
-//! The build of an index from its first row to its last page, as a machine that does no I/O.
+//! Builds an index from its first row to its last page, as a state machine that does no I/O.
 //!
 //! ```text
 //! add … add ─ full ─▶ flush ─ Write … ─▶ add … ─▶ finish ─ (Read, Write …) Page … ─▶ Done
@@ -18,24 +18,24 @@ use crate::page::btree_build::Root;
 use crate::page::btree_load::TreeLoader;
 use std::collections::VecDeque;
 
-/// Most rows of one [`IndexBuild::step`].
+/// Most rows that one [`IndexBuild::step`] handles.
 pub(super) const ROWS: usize = 4096;
-/// Bytes of tuples that [`IndexBuild::sorted`] gives at once: those of as many leaves as are
-/// appended to an index together, though equal ones take less there.
+/// Bytes of tuples that [`IndexBuild::sorted`] returns at once: as many as the leaves appended to
+/// an index together can hold. Equal keys take less space there.
 const SORTED: usize = 8 * BUFFER;
 
-/// What the caller of [`IndexBuild::step`] has to do before the next step.
+/// The action that the caller of [`IndexBuild::step`] must take before the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// nothing
     Go,
     /// append [`IndexBuild::output`] to the temporary file
     Write,
-    /// give these bytes of the temporary file to [`IndexBuild::supply`]
+    /// read these bytes of the temporary file and pass them to [`IndexBuild::supply`]
     Read(Extent),
     /// write the pages of [`IndexBuild::take_page`] until there is none
     Pages,
-    /// go on adding rows: the run was written
+    /// add more rows: the run is written
     Add,
     /// write the metapage with this root: the tree is complete
     Done(Root),
@@ -43,15 +43,15 @@ pub enum Step {
 
 #[derive(Debug)]
 pub(super) enum BuildPhase {
-    /// rows come in
+    /// rows are added
     Collect,
-    /// the sorted run is written, from this row on
+    /// the sorted run is written to the file, from this row on
     Flush(usize),
-    /// runs are merged to the last one of the list
+    /// runs are merged into the last one of the list
     Merge(Merge),
-    /// the only run, in memory, is loaded, from this row on
+    /// the only run is in memory and is loaded into the tree, from this row on
     LoadRun(usize),
-    /// the last merge is loaded
+    /// the last merge is loaded into the tree
     LoadMerge(Merge),
     Done(Root),
 }
@@ -60,8 +60,8 @@ pub(super) enum BuildPhase {
 #[derive(Debug)]
 pub struct IndexBuild {
     pub(super) shape: IndexShape,
-    /// the index as if its values were in the order of their bytes, while rows wait for their
-    /// values' numbers
+    /// the index as if values were ordered by their bytes; set while rows wait for the numbers of
+    /// their values
     pub(super) waiting: Option<IndexShape>,
     memory: usize,
     pub(super) collector: Collector,
@@ -69,13 +69,13 @@ pub struct IndexBuild {
     /// bytes in the temporary file
     file_end: u64,
     pub(super) phase: BuildPhase,
-    /// no more rows will come
+    /// no more rows follow
     last: bool,
     output: Vec<u8>,
-    /// `output` has been handed out
+    /// `output` has been handed to the caller
     written: bool,
     pub(super) loader: TreeLoader,
-    /// where the ranked values of a page are looked for
+    /// buffer of [`IndexBuild::warm`]: where a dictionary looks for the ranked values of a page
     traces: Vec<u32>,
 }
 
@@ -86,7 +86,7 @@ impl IndexBuild {
     ///
     /// No memory.
     pub fn new(mut shape: IndexShape, memory: usize) -> Result<Self, OutOfMemory> {
-        // Values to be ranked may take half.
+        // The values to be ranked may use half of the memory.
         let rows = if shape.ranked() > 0 { memory / 2 } else { memory };
         shape.open_dictionaries(memory - rows)?;
         Ok(Self {
@@ -111,12 +111,13 @@ impl IndexBuild {
         &self.shape
     }
 
-    /// The index, to intern values and to rank them.
+    /// The index, for interning and ranking values.
     pub fn shape_mut(&mut self) -> &mut IndexShape {
         &mut self.shape
     }
 
-    /// Adds a row, ranked values interned, after [`IndexBuild::settle`]. [`Added::Full`]: flush.
+    /// Adds a row whose ranked values are interned. [`IndexBuild::settle`] must have been called.
+    /// After [`Added::Full`], call [`IndexBuild::flush`].
     ///
     /// # Errors
     ///
@@ -132,8 +133,8 @@ impl IndexBuild {
         self.collector.add(&self.shape, tid, dead, field)
     }
 
-    /// Adds the rows of a heap page from `offsets[*next]` on, and moves `next` past those that are
-    /// in.
+    /// Adds the rows of a heap page from `offsets[*next]` on. `next` is moved past the rows that
+    /// were added.
     ///
     /// # Errors
     ///
@@ -151,8 +152,8 @@ impl IndexBuild {
         self.add_tuples(source, offsets.len(), tuple, next)
     }
 
-    /// Adds rows of a table from the one numbered `*next` on, and moves `next` past those that are
-    /// in. `tuple` gives the address and the bytes of each of `count`.
+    /// Adds rows of a table from row `*next` to row `count` - 1. `next` is moved past the rows that
+    /// were added. `tuple` returns the tid and the bytes of a row.
     ///
     /// # Errors
     ///
@@ -199,10 +200,11 @@ impl IndexBuild {
         Ok(PageAdded::All)
     }
 
-    /// Gives the values of rows that have waited their numbers. `false`: there are too many.
+    /// Assigns numbers to the values of waiting rows. `false`: there are too many values.
     ///
-    /// Rows wait while all of their keys are text that fits into a prefix. They are sorted by bytes,
-    /// so each value is looked for once, and the numbers' order is often near the server's.
+    /// Rows wait as long as every key is a text that fits into a prefix. They are sorted by bytes,
+    /// so each value is looked up only once, and the order of the numbers is often close to the
+    /// server's.
     ///
     /// # Errors
     ///
@@ -214,7 +216,7 @@ impl IndexBuild {
         }
     }
 
-    /// Looks for all ranked values of some rows together, before each of them is interned.
+    /// Looks up all ranked values of some rows together, before each of them is interned.
     #[allow(clippy::disallowed_methods)] // the iterator's clone takes no memory
     fn warm<'a>(
         &mut self,
@@ -239,7 +241,7 @@ impl IndexBuild {
         Ok(())
     }
 
-    /// Puts the numbers of ranked values in their place; `false`: there are too many.
+    /// Replaces ranked values by their numbers. `false`: there are too many values.
     fn intern(&mut self, fields: &mut HeapFields) -> Result<bool, BuildFailure> {
         let count = self.shape.attributes().len();
         for (index, slot) in fields[..count].iter_mut().enumerate() {
@@ -251,7 +253,7 @@ impl IndexBuild {
         Ok(true)
     }
 
-    /// Sorts the rows, settled and ranked; the next steps write them out.
+    /// Sorts the rows, which must be settled and ranked. The next steps write them to the file.
     ///
     /// # Errors
     ///
@@ -265,7 +267,7 @@ impl IndexBuild {
         Ok(())
     }
 
-    /// Sorts the rows, whose values are ranked, for [`IndexBuild::sorted`]: nothing is built.
+    /// Sorts the rows, whose values must be ranked, for [`IndexBuild::sorted`]. No pages are built.
     ///
     /// # Errors
     ///
@@ -274,8 +276,8 @@ impl IndexBuild {
         self.collector.sort(&self.shape)
     }
 
-    /// Puts the index tuples of some sorted rows, from this one on, into [`IndexBuild::output`]:
-    /// how many; 0 after the last one.
+    /// Puts the index tuples of the sorted rows from row `from` on into [`IndexBuild::output`].
+    /// Returns their number; 0 after the last row.
     ///
     /// # Errors
     ///
@@ -300,12 +302,12 @@ impl IndexBuild {
         Ok(count)
     }
 
-    /// Forgets the rows; ranked values are kept.
+    /// Removes the rows but keeps the ranked values.
     pub fn clear(&mut self) {
         self.collector.clear();
     }
 
-    /// No more rows will come, and all are settled and ranked: the next steps give the pages.
+    /// Ends the input. All rows must be settled and ranked. The next steps produce the pages.
     ///
     /// # Errors
     ///
@@ -323,23 +325,23 @@ impl IndexBuild {
         }
     }
 
-    /// What has become of the rows in their order.
+    /// The loader, which receives the rows in their order.
     #[must_use]
     pub fn loader(&self) -> &TreeLoader {
         &self.loader
     }
 
-    /// The bytes to be written.
+    /// The bytes to write to the temporary file.
     #[must_use]
     pub fn output(&self) -> &[u8] {
         &self.output
     }
 
-    /// Gives the bytes that [`Step::Read`] asked for.
+    /// Supplies the bytes that [`Step::Read`] requested.
     ///
     /// # Errors
     ///
-    /// They are not what was asked for.
+    /// The bytes are not those requested.
     pub fn supply(&mut self, bytes: &[u8]) -> Result<(), BuildFailure> {
         match &mut self.phase {
             BuildPhase::Merge(merge) | BuildPhase::LoadMerge(merge) => merge.supply(bytes),
@@ -347,21 +349,22 @@ impl IndexBuild {
         }
     }
 
-    /// The next page that is done, and its block number; [`IndexBuild::reuse`] it after that.
+    /// The next finished page and its block number. Pass the page to [`IndexBuild::reuse`] after
+    /// use.
     pub fn take_page(&mut self) -> Option<(u32, Page)> {
         self.loader.builder().take_finished()
     }
 
-    /// Gives a page back.
+    /// Returns a page for reuse.
     pub fn reuse(&mut self, page: Page) {
         self.loader.builder().reuse(page);
     }
 
-    /// Goes on for some thousand rows at most.
+    /// Continues the build by at most a few thousand rows.
     ///
     /// # Errors
     ///
-    /// See [`BuildFailure`]; the build is of no use after that.
+    /// See [`BuildFailure`]. The build cannot be continued after that.
     pub fn step(&mut self) -> Result<Step, BuildFailure> {
         self.loader.forget_twins();
         if std::mem::take(&mut self.written) {
@@ -402,7 +405,7 @@ impl IndexBuild {
         Ok(self.write())
     }
 
-    /// Hands the output out: the last run's.
+    /// Hands the output to the caller as a part of the last run.
     fn write(&mut self) -> Step {
         self.written = true;
         self.file_end += self.output.len() as u64;
@@ -412,12 +415,12 @@ impl IndexBuild {
         Step::Write
     }
 
-    /// Begins the next merge: of the oldest runs to one, or of all that are left into the tree.
+    /// Begins the next merge: of the oldest runs into one, or of all remaining runs into the tree.
     fn next_merge(&mut self) -> Result<(), BuildFailure> {
         let most = (self.memory / BUFFER).clamp(4, 512);
         let count = self.runs.len();
         let last = count <= most;
-        // As few runs as will do are read twice.
+        // Read only as few runs twice as necessary.
         let now = if last { count } else { most.min(count - most + 1) };
         let mut runs = Vec::with_room(now)?;
         for run in self.runs.drain(..now) {
@@ -455,7 +458,8 @@ impl IndexBuild {
 
     fn step_load_merge(&mut self, mut merge: Merge) -> Result<Step, BuildFailure> {
         let mut step = self.pages();
-        // Where runs follow upon one another, no step has as many rows before it reads on.
+        // Report finished pages first. If the runs follow one another in key order, every step ends
+        // with a read before ROWS rows, so pages must not wait for a full step.
         let rows = if step == Step::Go { ROWS } else { 0 };
         for _ in 0..rows {
             match merge.advance(&self.shape)? {

@@ -1,22 +1,22 @@
-//! Entries that come in groups of equal keys.
+//! Sorts entries that are already in groups of equal keys.
 //!
-//! Tables are often filled user by user, or day by day: rows with the same key are neighbours. Where
-//! that is so, groups are sorted and their rows stay where they are.
+//! Tables are often filled user by user, or day by day, so that rows with the same key are
+//! adjacent. Then it is enough to sort the groups. Their rows stay in place.
 
 use super::run::Entry;
 use super::BuildFailure;
 use crate::memory::Fallible;
 
-/// Fewest rows in a group, on average, that make groups worth their memory.
+/// Fewest rows in a group, on average, for which groups are worth their memory.
 const FEWEST: usize = 8;
 
-/// Neighbouring entries with one prefix.
+/// Adjacent entries with the same prefix.
 #[derive(Clone, Copy, Debug)]
 struct Group {
     prefix: u128,
     /// index of the first entry
     start: usize,
-    /// how many entries are in the groups before, in their order
+    /// number of entries in all earlier groups, in sorted order
     before: usize,
 }
 
@@ -29,8 +29,8 @@ pub struct Grouped {
 impl Grouped {
     /// Sorts the groups of `entries` by prefix, then place.
     ///
-    /// `None`: there are too many, or places do not ascend, so that groups with one prefix may
-    /// have to be woven together.
+    /// `None`: there are too many groups, or the places do not ascend. In the second case, groups
+    /// with one prefix may have to be interleaved.
     ///
     /// # Errors
     ///
@@ -46,13 +46,13 @@ impl Grouped {
             if groups.last().is_some_and(|group| group.prefix == entry.prefix()) {
                 continue;
             }
-            // Most runs without groups are known for such by their first entries.
+            // The first entries show for most runs without groups that they have none.
             if groups.len() > start / FEWEST + 64 {
                 return Ok(None);
             }
             groups.try_push(Group { prefix: entry.prefix(), start, before: 0 })?;
         }
-        // The count of rows, for as long as groups lie as they came.
+        // Until the groups are sorted, this is the number of rows of each group.
         let mut end = entries.len();
         for group in groups.iter_mut().rev() {
             group.before = end - group.start;
@@ -66,14 +66,14 @@ impl Grouped {
         Ok(Some(Self { groups }))
     }
 
-    /// The group in which the entry with this place in the order is.
+    /// The group of the entry at position `at` in the order.
     #[must_use]
     pub fn find(&self, at: usize) -> usize {
         self.groups.partition_point(|group| group.before <= at).saturating_sub(1)
     }
 
-    /// The index of the entry with this place in the order; `group` is the one of the entry
-    /// before, and becomes its own.
+    /// The index of the entry at position `at` in the order. `group` is the group of the entry
+    /// before, and is set to the group of this one.
     #[must_use]
     #[inline]
     pub fn entry(&self, at: usize, group: &mut usize) -> usize {

@@ -1,10 +1,10 @@
-//! Rows of a heap page as the fields of an index: what `heap_deform_tuple` does, for the columns
-//! that the index has.
+//! Reads the rows of a heap page as the fields of an index, like `heap_deform_tuple` for the
+//! columns of the index.
 
 use super::shape::{Attribute, MAX_ATTRIBUTES};
 use super::tuple::{Field, MAX_VARLENA};
 
-/// Bytes of a page's header, after which the line pointers come.
+/// Bytes of a page's header. The line pointers follow it.
 const PAGE_HEADER: usize = 24;
 /// Bytes of a tuple's header up to the null bitmap (`SizeofHeapTupleHeader`).
 const TUPLE_HEADER: usize = 23;
@@ -20,16 +20,17 @@ pub struct StoredColumn {
     pub len: i16,
     /// alignment in bytes: 1, 2, 4 or 8
     pub align: u8,
-    /// which attribute of the index it is, if it is one; a table's column may be several
+    /// the attribute of the index that it is, if any; a column that is several attributes cannot be
+    /// described here
     pub attribute: Option<usize>,
 }
 
-/// A row cannot be read here: a value that is compressed or out of line, or longer than an index
-/// stores untouched, or no tuple at all.
+/// A row that cannot be read here: a value is compressed, out of line, or too long to be stored
+/// unchanged in an index, or the bytes are no valid tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfit;
 
-/// How the rows of a table are read for an index.
+/// The columns of a table, as they are read for an index.
 #[derive(Debug)]
 pub struct HeapSource {
     columns: Vec<StoredColumn>,
@@ -39,9 +40,9 @@ pub struct HeapSource {
 pub type HeapFields<'a> = [Option<Field<'a>>; MAX_ATTRIBUTES];
 
 impl HeapSource {
-    /// Reads `columns`, the first ones of the table.
+    /// Reads `columns`, which are the first ones of the table.
     ///
-    /// `None` if one is of a kind that tables do not have.
+    /// `None` if a column's length or alignment is not one that tables have.
     #[must_use]
     pub fn new(columns: Vec<StoredColumn>) -> Option<Self> {
         let sound = |column: &StoredColumn| {
@@ -63,7 +64,8 @@ impl HeapSource {
         page.get(start..start + (word >> 17) as usize)
     }
 
-    /// Reads a tuple that has all the columns. HeapFields that are not the index's stay as they are.
+    /// Reads a tuple that has all the columns into `fields`. Other elements of `fields` are
+    /// unchanged.
     ///
     /// # Errors
     ///
@@ -97,7 +99,7 @@ impl HeapSource {
             (start, at, plain) = if column.len > 0 {
                 (aligned, aligned + column.len as usize, true)
             } else {
-                // A pad byte is zero, a one-byte header is not.
+                // A pad byte is zero. The byte of a one-byte header is not.
                 let first = *data.get(at).ok_or(Unfit)?;
                 varlena(data, if first == 0 { aligned } else { at })?
             };
@@ -126,7 +128,8 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Where the bytes of a varlena are, which begins at `at`, and whether they are the value itself.
+/// Start and end of the bytes of a varlena that begins at `at`, and whether they are the plain
+/// value.
 #[inline]
 fn varlena(data: &[u8], at: usize) -> Result<(usize, usize, bool), Unfit> {
     let first = *data.get(at).ok_or(Unfit)?;
@@ -142,7 +145,7 @@ fn varlena(data: &[u8], at: usize) -> Result<(usize, usize, bool), Unfit> {
     if size < 4 {
         return Err(Unfit);
     }
-    // Two: compressed.
+    // The flag 2 means compressed.
     Ok((at + 4, at + size, header & 3 == 0))
 }
 
@@ -164,7 +167,7 @@ mod tests {
         }
     }
 
-    /// int4, text (not the index's), int8, text, int2
+    /// int4, text (not in the index), int8, text, int2
     fn source() -> HeapSource {
         let column = |len, align, attribute| StoredColumn { len, align, attribute };
         HeapSource::new(vec![
@@ -215,7 +218,7 @@ mod tests {
             data.extend_from_slice(&second);
             tail(&mut data);
             assert_eq!(read(None, &data).unwrap(), expected);
-            // Cut anywhere, it is refused or read without what is not there.
+            // However it is cut, the tuple is rejected, or read without the missing part.
             for len in 0..data.len() {
                 assert_eq!(read(None, &data[..len]), Err(Unfit));
             }

@@ -1,17 +1,19 @@
-//! Long work that the caller may want to end: a server's cancel must not wait for a sort of
-//! millions of rows.
+//! Ends long work when the caller wants it: a server's cancel must not wait until millions of rows
+//! are sorted.
 
 use super::BuildFailure;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 
-/// Asks the caller whether he wants the work to end.
+/// A callback that returns true if the caller wants the work to end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Interrupts(pub Option<extern "C" fn() -> bool>);
 
 impl Interrupts {
+    /// Checks for an interrupt.
+    ///
     /// # Errors
     ///
-    /// He does.
+    /// The caller wants the work to end.
     #[inline]
     pub fn check(self) -> Result<(), BuildFailure> {
         match self.0 {
@@ -21,20 +23,21 @@ impl Interrupts {
     }
 }
 
-/// [`leave`] was called for want of memory.
+/// [`leave`] was called because memory ran out.
 struct WithoutMemory;
 /// [`leave`] was called because the caller wants the work to end.
 struct Ended;
 
-/// Leaves the sort that asks for a comparison, which cannot be answered: another answer would not
-/// end it, and one that fits to no order might make it panic. What is sorted stays all there.
+/// Leaves a sort from within a comparison that has no answer. Any answer would let the sort go on,
+/// and answers that fit no order might make it panic. All elements are still there afterwards.
 ///
-/// As a panic, this takes a little memory that cannot be refused: the extension has set some aside.
+/// This is a panic, so it needs a little memory that must not be refused. The extension has
+/// reserved some.
 ///
 /// # Panics
 ///
-/// The failure is one that comparisons do not have.
-#[allow(clippy::disallowed_methods)] // boxes of nothing take no memory
+/// The failure is not one that a comparison can have.
+#[allow(clippy::disallowed_methods)] // a box of an empty type takes no memory
 pub fn leave(failure: BuildFailure) -> ! {
     match failure {
         BuildFailure::OutOfMemory => resume_unwind(Box::new(WithoutMemory)),
@@ -45,11 +48,11 @@ pub fn leave(failure: BuildFailure) -> ! {
     }
 }
 
-/// Does what may be left by [`leave`].
+/// Does work that [`leave`] may leave.
 ///
 /// # Errors
 ///
-/// It was left, or has failed.
+/// The work was left, or it failed.
 pub fn unless_left(work: impl FnOnce() -> Result<(), BuildFailure>) -> Result<(), BuildFailure> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|thrown| {
         if thrown.is::<WithoutMemory>() {
@@ -88,7 +91,7 @@ mod tests {
         IndexBuild::new(shape, 1 << 26).unwrap()
     }
 
-    /// Collects many values and sorts them.
+    /// Adds many values and sorts them.
     fn sort(len: i16, order: Order, value: fn(u64) -> String) -> Result<(), BuildFailure> {
         let mut build = build(len, order);
         let shape = build.waiting.clone().unwrap_or_else(|| build.shape().clone());
@@ -106,15 +109,15 @@ mod tests {
 
     #[test]
     fn a_sort_of_many_rows_is_left() {
-        // As words, nearly all of which have the same upper bits.
+        // As words, of which nearly all have the same upper bits.
         let words = |n: u64| (if n < 12 { 1_u64 << (40 + n) } else { n * 7919 % 5003 }).to_string();
         assert_eq!(sort(8, Order::Signed, words), Err(BuildFailure::Interrupted));
-        // By their bytes, and by comparisons where these are equal.
+        // By their bytes, and by comparisons if the bytes are equal.
         let bytes = |n: u64| format!("{:016x}", n.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         assert_eq!(sort(16, Order::Fixed, bytes), Err(BuildFailure::Interrupted));
         let long = |n: u64| format!("they begin with the same bytes {}", n * 7919 % 10_007);
         assert_eq!(sort(-1, Order::Text, long), Err(BuildFailure::Interrupted));
-        // While values in their order get numbers.
+        // While sorted values get their numbers.
         let numbered = |n: u64| format!("{n:012}");
         assert_eq!(sort(-1, Order::Ranked, numbered), Err(BuildFailure::Interrupted));
     }

@@ -1,15 +1,20 @@
-//! The first sixteen bytes of a row's key, encoded so that comparing them as one big-endian
-//! number gives the order of the index.
+//! The first sixteen bytes of a row's encoded key. Compared as one big-endian number, they have the
+//! order of the index.
 //!
-//! Each attribute gives one byte that puts NULL first or last, then its value: integers with the
-//! sign bit flipped, floats in the usual total order, fixed bytes as they are, text followed by a
-//! zero byte (which no text contains); `DESC` complements the value's bytes. The encoding is cut
-//! off after sixteen bytes, and after a bytea, whose end no byte value could mark.
+//! Each attribute is encoded as one byte that sorts NULL first or last, then its value:
+//!
+//! * integers with the sign bit flipped
+//! * floats in the usual total order
+//! * fixed-length bytes as they are
+//! * text followed by a zero byte, which no text contains
+//!
+//! `DESC` complements the bytes of the value. The encoding ends after sixteen bytes, or after a
+//! bytea, because no byte value could mark the end of a bytea.
 
 use super::shape::{Attribute, IndexShape, Order, MAX_ATTRIBUTES};
 use super::tuple::{self, Field};
 
-/// Bytes of a key that an entry has room for.
+/// Bytes of a key in an entry.
 pub(super) const BYTES: usize = 16;
 /// Bytes of a number or a rank.
 const RANK: usize = 4;
@@ -22,12 +27,12 @@ const NULL_LAST: u8 = 2;
 pub struct Key {
     /// the encoding, zero-padded
     pub prefix: u128,
-    /// the whole row can be had back from the prefix: [`decode`]
+    /// true if the prefix holds the whole row, so that [`decode`] can restore it
     pub whole: bool,
 }
 
 struct Writer {
-    /// bytes to leave out before the first one
+    /// bytes to skip before the first one
     skip: usize,
     bytes: [u8; BYTES],
     at: usize,
@@ -70,7 +75,7 @@ impl Writer {
     }
 }
 
-/// The bits of a float in the total order, and whether they give the very same float back.
+/// The bits of a float in the total order, and whether they give back exactly the same float.
 fn float_bits(word: u64, len: i16) -> (u64, bool) {
     let value = tuple::float(word, len);
     let plain = !value.is_nan() && (value != 0.0 || value.is_sign_positive());
@@ -103,14 +108,15 @@ fn put(writer: &mut Writer, attribute: &Attribute, field: Field) {
         }
         (Order::Bytea, Field::Bytes(bytes)) => {
             writer.bytes(bytes, invert);
-            // Zero padding would put a shorter value first; descending it must come last.
+            // Zero padding would sort a shorter value first. In descending order it must be last.
             while invert && writer.at < BYTES {
                 writer.byte(0xFF);
             }
             writer.at = BYTES;
             writer.whole = false;
         }
-        // The number for now: [`translate`] makes it the rank. No part of it would be of use.
+        // Writes the number, which [`translate`] replaces by the rank. A part of it would be
+        // useless.
         (_, Field::Ranked(id)) if writer.at + RANK <= BYTES => {
             writer.bytes(&id.to_be_bytes(), false);
             writer.whole &= attribute.exact;
@@ -123,10 +129,10 @@ fn put(writer: &mut Writer, attribute: &Attribute, field: Field) {
     }
 }
 
-/// Up to fifteen bytes as the upper ones of a number.
+/// Up to fifteen bytes as the upper bytes of a number.
 #[inline(always)]
 fn upper(bytes: &[u8]) -> u128 {
-    // Two pieces of so many bytes, which have the same ones where they overlap.
+    // Two pieces of `width` bytes. Where they overlap, their bits are the same.
     let both = |width: usize, first: u64, last: u64| {
         u128::from(first) << (128 - 8 * width) | u128::from(last) << (128 - 8 * bytes.len())
     };
@@ -146,7 +152,7 @@ fn ends<const N: usize>(bytes: &[u8]) -> (Option<&[u8; N]>, Option<&[u8; N]>) {
     (bytes.first_chunk(), bytes.last_chunk())
 }
 
-/// The prefix of a value that is all of its row and fits; `None` for kinds that are not common.
+/// The prefix for a row that is a single value and fits; `None` for less common kinds.
 #[inline(always)]
 fn of_one(attribute: &Attribute, field: Field) -> Option<u128> {
     let value = match (attribute.order, field) {
@@ -173,7 +179,7 @@ pub fn encode<'a>(shape: &IndexShape, field: impl Fn(usize) -> Option<Field<'a>>
     encode_any(shape, field)
 }
 
-/// Encodes it value by value.
+/// Encodes the key value by value.
 fn encode_any<'a>(shape: &IndexShape, field: impl Fn(usize) -> Option<Field<'a>>) -> Key {
     let carried = shape.attributes().len() > shape.key().len();
     let writer = write(shape, 0, (0..shape.key().len()).map(field));
@@ -201,22 +207,22 @@ fn write<'a>(
     writer
 }
 
-/// Whether the encoding, were it not cut off, would be the order of the index to its last byte: equal
-/// for equal keys alone, and none the beginning of another.
+/// Whether the uncut encoding has exactly the order of the index: only equal keys have equal
+/// encodings, and no encoding is the beginning of another.
 #[must_use]
 pub fn is_complete(shape: &IndexShape) -> bool {
     !shape.key().iter().any(|attribute| matches!(attribute.order, Order::Bytea | Order::Ranked))
 }
 
-/// The next bytes of a key's encoding behind the first `skip`, zero-padded, where it
-/// [`is_complete`]; `None` behind its end. `tuple` is the row's index tuple.
+/// The next bytes of a key's encoding after the first `skip`, zero-padded; `None` after its end.
+/// The encoding must be complete: see [`is_complete`]. `tuple` is the row's index tuple.
 #[must_use]
 pub fn after(shape: &IndexShape, tuple: &[u8], skip: usize) -> Option<u128> {
     let writer = write(shape, skip, tuple::TupleFields::new(shape, tuple));
     (writer.at > 0).then(|| u128::from_be_bytes(writer.bytes))
 }
 
-/// Whether a prefix holds all of the only value of a key in the order of its bytes.
+/// Whether a prefix holds the whole value of a key of one attribute, in the order of its bytes.
 #[must_use]
 #[inline]
 pub fn holds(field: Option<Field>) -> bool {
@@ -226,7 +232,7 @@ pub fn holds(field: Option<Field>) -> bool {
     }
 }
 
-/// The bytes of the only value of a key that [`holds`], ascending; `None` for NULL.
+/// The bytes of a value for which [`holds`] is true, in ascending order; `None` for NULL.
 #[must_use]
 pub fn held(prefix: u128, bytes: &mut [u8; 16]) -> Option<&[u8]> {
     *bytes = prefix.to_be_bytes();
@@ -234,16 +240,16 @@ pub fn held(prefix: u128, bytes: &mut [u8; 16]) -> Option<&[u8]> {
     (bytes[0] == VALUE).then_some(&bytes[1..=len])
 }
 
-/// What stands in a prefix for ranked values.
+/// The form of ranked values in a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// their numbers, as [`encode`] leaves them and as they are spilled
+    /// numbers, as [`encode`] writes them and as they are spilled
     Numbers,
-    /// their ranks, inverted for `DESC`: to be compared
+    /// ranks, inverted for `DESC`, for comparisons
     Ranks,
 }
 
-/// Replaces what stands for ranked values by the other, which is `to`.
+/// Converts the ranked values in a prefix to the form `to` from the other one.
 #[must_use]
 pub fn translate(shape: &IndexShape, prefix: u128, to: Standing) -> u128 {
     let mut bytes = prefix.to_be_bytes();
@@ -274,13 +280,13 @@ pub fn translate(shape: &IndexShape, prefix: u128, to: Standing) -> u128 {
     u128::from_be_bytes(bytes)
 }
 
-/// Appends to `out` the index tuple of a row whose prefix is whole.
+/// Appends to `out` the index tuple of a row whose whole key is in its prefix.
 ///
-/// Memory for [`DECODED`] bytes is the caller's to reserve, for a largest tuple if attributes are
+/// The caller must reserve memory for [`DECODED`] bytes, or for the largest tuple if attributes are
 /// ranked.
 pub fn decode(shape: &IndexShape, prefix: u128, out: &mut Vec<u8>) {
     let encoded = prefix.to_be_bytes();
-    // Values that were inverted for DESC are put right in here.
+    // Undo the inversion of values for DESC in this copy.
     let mut bytes = encoded;
     if let ([attribute], VALUE) = (shape.key(), bytes[0]) {
         let word =
@@ -325,7 +331,7 @@ pub fn decode(shape: &IndexShape, prefix: u128, out: &mut Vec<u8>) {
     tuple::form(shape, shape.key().len(), |index| fields[index], out);
 }
 
-/// Where the value that begins at `at` ends, and where the next one begins.
+/// The end of the value that begins at `at`, and the start of the next one.
 fn value_end(attribute: &Attribute, bytes: &[u8; BYTES], at: usize) -> (usize, usize) {
     if attribute.order == Order::Ranked {
         return (at + RANK, at + RANK);
@@ -345,7 +351,7 @@ fn invert(attribute: &Attribute, bytes: &mut [u8]) {
     }
 }
 
-/// Most bytes of a tuple that [`decode`] makes.
+/// Most bytes of a tuple that [`decode`] forms.
 pub const DECODED: usize = 256;
 
 fn value<'a>(shape: &IndexShape, index: usize, bytes: &'a [u8]) -> Field<'a> {
@@ -406,7 +412,7 @@ mod tests {
         {
             let number = shape(len, order);
             for word in [0, 1, 127, 0x8000, 0x1234_5678, u64::MAX, i64::MIN as u64] {
-                // As a Datum is, and with whatever is above the value.
+                // Test the word as in a Datum, and with any bits above the value.
                 check(&number, Field::Word(tuple::signed(word, len) as u64));
                 check(&number, Field::Word(word));
             }

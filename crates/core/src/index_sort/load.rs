@@ -1,4 +1,4 @@
-//! The rows of the only run of a build, to the pages of the index.
+//! Loads the rows of a build's only run into the pages of the index.
 
 use super::build::{BuildPhase, IndexBuild, Step, ROWS};
 use super::rows::Taker;
@@ -7,7 +7,7 @@ use super::shape::IndexShape;
 use super::BuildFailure;
 use crate::page::btree_load::TreeLoader;
 
-/// Forms pages of rows that are whole in their entries; equal ones become posting lists.
+/// Forms pages from rows whose whole keys are in their entries. Equal keys become posting lists.
 struct Deduplicated<'a> {
     shape: &'a IndexShape,
     loader: &'a mut TreeLoader,
@@ -26,7 +26,7 @@ impl Taker for Deduplicated<'_> {
 }
 
 impl IndexBuild {
-    /// Loads some rows, from this one on.
+    /// Loads some rows, from row `from` on.
     pub(super) fn step_load_run(&mut self, from: usize) -> Result<Step, BuildFailure> {
         let end = (from + ROWS).min(self.collector.len());
         match &self.collector.sorted {

@@ -1,4 +1,4 @@
-//! Merging spilled runs, `k` at a time, each through a buffer of fixed size.
+//! Merges spilled runs. Each of the `k` runs has a buffer of fixed size.
 
 use super::run::{self, RunRow, ENTRY};
 use super::shape::{IndexShape, MAX_TUPLE};
@@ -6,11 +6,11 @@ use super::BuildFailure;
 use crate::memory::Fallible;
 use std::cmp::Ordering;
 
-/// Bytes of a run that are in memory while it is merged.
+/// Bytes of a run that are in memory during a merge.
 pub const BUFFER: usize = 64 * 1024;
 const _: () = assert!(BUFFER >= 2 * (ENTRY + MAX_TUPLE));
 
-/// Where a run lies in the temporary file, in bytes.
+/// The position of a run in the temporary file, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Extent {
@@ -20,13 +20,13 @@ pub struct Extent {
     pub end: u64,
 }
 
-/// A spilled run being read.
+/// A spilled run while it is read.
 #[derive(Debug)]
 struct Source {
     rest: Extent,
     buffer: Vec<u8>,
     at: usize,
-    /// bytes of the present row; 0: the run is at its end
+    /// bytes of the current row; 0 if the run is at its end
     size: usize,
 }
 
@@ -55,31 +55,31 @@ impl Source {
     }
 }
 
-/// What a merge has to say.
+/// The result of a step of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergeStep {
-    /// a row is current
+    /// there is a current row
     RunRow,
-    /// these bytes of the file must be given to [`Merge::supply`]
+    /// these bytes of the file must be passed to [`Merge::supply`]
     Read(Extent),
-    /// all runs are at their end
+    /// all runs are at their ends
     End,
 }
 
-/// A merge of runs: a tree of losers over them.
+/// A merge of runs, with a tree of losers.
 #[derive(Debug)]
 pub struct Merge {
     sources: Vec<Source>,
-    /// `tree[0]` is the winner, the others the losers of their match
+    /// `tree[0]` is the winner; the others are the losers of their matches
     tree: Vec<usize>,
     /// the source that waits for bytes
     waiting: Option<usize>,
-    /// sources that have had their first row read
+    /// sources whose first row has been read
     begun: usize,
 }
 
 impl Merge {
-    /// A merge of these runs, none empty, two at least.
+    /// A merge of these runs. There must be at least two, and none may be empty.
     ///
     /// # Errors
     ///
@@ -94,11 +94,11 @@ impl Merge {
         Ok(Self { sources, tree, waiting: None, begun: 0 })
     }
 
-    /// Gives the bytes that were asked for.
+    /// Supplies the bytes that were requested.
     ///
     /// # Errors
     ///
-    /// They are not as many as were asked for.
+    /// There are not as many bytes as requested.
     pub fn supply(&mut self, bytes: &[u8]) -> Result<(), BuildFailure> {
         let source = self.waiting.and_then(|index| self.sources.get_mut(index));
         let source = source.ok_or(BuildFailure::Corrupt)?;
@@ -179,8 +179,8 @@ impl Merge {
         Ok(self.state())
     }
 
-    /// Plays the matches of `index` up to the root. In the beginning places are still free
-    /// (`usize::MAX`): who comes first waits there for the other.
+    /// Plays the matches of source `index` up to the root. At first, nodes are free (`usize::MAX`).
+    /// The first source to reach a free node waits there for its opponent.
     #[inline]
     fn replay(&mut self, index: usize, shape: &IndexShape) -> Result<(), BuildFailure> {
         let mut winner = index;
@@ -201,7 +201,7 @@ impl Merge {
         Ok(())
     }
 
-    /// Compares two sources' rows; one at its end is after all others.
+    /// Compares the rows of two sources. A source at its end sorts after all others.
     #[inline]
     fn order(&self, a: usize, b: usize, shape: &IndexShape) -> Result<Ordering, BuildFailure> {
         let (a, b) = (&self.sources[a], &self.sources[b]);

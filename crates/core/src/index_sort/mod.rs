@@ -1,18 +1,18 @@
 //! Sorting the rows of a B-tree index: keys, runs and their merge.
 //!
-//! The straight way of the data:
+//! The path of the data:
 //!
 //! ```text
 //! row ─ key::encode ─▶ Collector (bounded) ─ radix ─▶ run ─▶ [spill ─▶ merge] ─▶ page::btree_load
 //! ```
 //!
-//! Every row becomes an [`run::Entry`]: the first sixteen bytes of an encoding of its key that
-//! `memcmp` puts in the order of the index, and where the row is. Nearly all of the sorting is
-//! done on those bytes; rows whose key is longer are compared by their index tuples, by the next
-//! bytes where many begin alike ([`ties`]).
+//! Every row becomes a [`run::Entry`]: the first sixteen bytes of its encoded key, and the place of
+//! the row. `memcmp` of the encoding has the order of the index. Nearly all sorting uses only those
+//! bytes. Rows with longer keys are compared by their index tuples. If many begin alike, they are
+//! compared by the next bytes ([`ties`]).
 //!
-//! [`build::IndexBuild`] holds it all together. It does no I/O: it says what must be read or
-//! written next and its caller does so, which lets a PostgreSQL backend use its own temporary
+//! [`build::IndexBuild`] controls the build. It does no I/O. It returns what must be read or
+//! written next, and its caller does that. A PostgreSQL backend can therefore use its own temporary
 //! files, storage manager and interrupts.
 
 mod bits;
@@ -38,16 +38,16 @@ mod words;
 
 use crate::memory::OutOfMemory;
 
-/// Why a build cannot go on.
+/// The reason why a build cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuildFailure {
     /// memory could not be reserved
     OutOfMemory,
-    /// what was read back is not what was written
+    /// the bytes read back are not those written
     Corrupt,
     /// two live rows have the same key in a unique index
     Duplicate,
-    /// the caller wants no more of it
+    /// the caller wants the work to end
     Interrupted,
 }
 

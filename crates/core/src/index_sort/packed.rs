@@ -1,9 +1,9 @@
-//! Entries of one run as single words.
+//! Packs the entries of one run into single words.
 //!
-//! Most keys differ in few of their bits, and so do tids. Where all the bits of prefix and place
-//! in which two entries of the run differ are 64 or less, an entry is packed into one word: the
-//! differing bits, most significant first, which keeps the order. Words are sorted much faster
-//! than entries, and the order of place within equal keys comes for free.
+//! Most keys differ in few of their bits, and so do tids. If the entries of a run differ in at most
+//! 64 bits of prefix and place together, each entry is packed into one word. The word has the
+//! differing bits, most significant first, which keeps the order. Words are sorted much faster than
+//! entries. Entries with equal keys are then also in the order of their places.
 
 use super::bits::{self, BitPart, Bits, Pass};
 use super::interrupt::Interrupts;
@@ -14,13 +14,13 @@ use super::BuildFailure;
 use crate::memory::{Fallible, OutOfMemory};
 use std::ops::Range;
 
-/// Where the bits of an entry are in the packed word.
+/// The positions of an entry's bits in the packed word.
 #[derive(Debug)]
 struct Layout {
     high: BitPart,
     low: BitPart,
     place: BitPart,
-    /// the lowest bit that is not the place's
+    /// the lowest bit that does not belong to the place
     above_place: u32,
 }
 
@@ -36,7 +36,7 @@ impl Layout {
         })
     }
 
-    /// What words have in common whose entries have one prefix.
+    /// The bits that words of the same prefix have in common.
     #[inline(always)]
     fn key(&self, word: u64) -> u64 {
         word.checked_shr(self.above_place).unwrap_or(0)
@@ -44,10 +44,10 @@ impl Layout {
 
     /// # Safety
     ///
-    /// The processor has what `B` needs.
+    /// The processor has the features that `B` needs.
     #[inline(always)]
     unsafe fn pack<B: Bits>(&self, entry: &Entry) -> u64 {
-        // SAFETY: as the caller answers.
+        // SAFETY: the caller guarantees what `B` needs.
         unsafe {
             B::gather(&self.high, entry.high)
                 | B::gather(&self.low, entry.low)
@@ -57,10 +57,10 @@ impl Layout {
 
     /// # Safety
     ///
-    /// The processor has what `B` needs.
+    /// The processor has the features that `B` needs.
     #[inline(always)]
     unsafe fn unpack<B: Bits>(&self, word: u64) -> Entry {
-        // SAFETY: as the caller answers.
+        // SAFETY: the caller guarantees what `B` needs.
         unsafe {
             Entry {
                 high: B::scatter(&self.high, word),
@@ -71,7 +71,7 @@ impl Layout {
     }
 }
 
-/// Counts the words of each bucket; whether the words are in order.
+/// Counts the words of each bucket. Returns whether the words are in order.
 struct Count<'a> {
     layout: &'a Layout,
     entries: &'a [Entry],
@@ -87,7 +87,7 @@ impl Pass for Count<'_> {
         let mut before = 0;
         let mut ascend = true;
         for entry in self.entries {
-            // SAFETY: as the caller answers.
+            // SAFETY: the caller guarantees what `B` needs.
             let word = unsafe { self.layout.pack::<B>(entry) };
             ascend &= before <= word;
             before = word;
@@ -97,7 +97,7 @@ impl Pass for Count<'_> {
     }
 }
 
-/// Puts the words into their buckets, where the next ones of each are to be.
+/// Puts the words into their buckets. `next` has the next position in each bucket.
 struct Distribute<'a> {
     layout: &'a Layout,
     entries: &'a [Entry],
@@ -112,7 +112,7 @@ impl Pass for Distribute<'_> {
     #[inline(always)]
     unsafe fn run<B: Bits>(self) {
         for entry in self.entries {
-            // SAFETY: as the caller answers.
+            // SAFETY: the caller guarantees what `B` needs.
             let word = unsafe { self.layout.pack::<B>(entry) };
             let next = &mut self.next[self.digit.of(word) % BUCKETS];
             self.words[*next] = word;
@@ -134,13 +134,13 @@ impl Pass for Unpack<'_> {
     #[inline(always)]
     unsafe fn run<B: Bits>(self) {
         for (word, entry) in self.words.iter().zip(self.entries) {
-            // SAFETY: as the caller answers.
+            // SAFETY: the caller guarantees what `B` needs.
             *entry = unsafe { self.layout.unpack::<B>(*word) };
         }
     }
 }
 
-/// Gives the rows of words to somebody.
+/// Passes the rows of packed words to a [`Taker`].
 struct Give<'a, T> {
     layout: &'a Layout,
     words: &'a [u64],
@@ -155,20 +155,20 @@ impl<T: Taker> Pass for Give<'_, T> {
         let mut before = None;
         for &word in self.words {
             let key = self.layout.key(word);
-            // SAFETY: as the caller answers.
+            // SAFETY: the caller guarantees what `B` needs.
             let place = unsafe { B::scatter(&self.layout.place, word) };
             if before == Some(key) && self.to.take_same(place) {
                 continue;
             }
             before = Some(key);
-            // SAFETY: as the caller answers.
+            // SAFETY: the caller guarantees what `B` needs.
             self.to.take(&unsafe { self.layout.unpack::<B>(word) })?;
         }
         Ok(())
     }
 }
 
-/// A run of packed entries, sorted.
+/// A sorted run of packed entries.
 #[derive(Debug)]
 pub struct Packed {
     words: Vec<u64>,
@@ -176,9 +176,9 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// Packs and sorts `entries`, whose prefixes and places differ in no bits but those given.
+    /// Packs and sorts `entries`. Their prefixes and places differ only in the given bits.
     ///
-    /// `None`: these are too many.
+    /// `None`: these are more than 64 bits, or there is no entry.
     ///
     /// # Errors
     ///
@@ -215,27 +215,27 @@ impl Packed {
         Ok(Some(Self { words, layout }))
     }
 
-    /// The words, in order.
+    /// The words in their order.
     #[must_use]
     pub fn words(&self) -> &[u64] {
         &self.words
     }
 
-    /// Gives some of the rows in their order.
+    /// Passes some of the rows to `to`, in their order.
     ///
     /// # Errors
     ///
-    /// One could not be taken.
+    /// A row could not be taken.
     pub fn give(&self, rows: Range<usize>, to: &mut impl Taker) -> Result<(), BuildFailure> {
         let words = self.words.get(rows).unwrap_or_default();
         bits::run(Give { layout: &self.layout, words, to })
     }
 
-    /// Merges with words that are in order and have the same layout.
+    /// Merges these words with `others`, which must be sorted and have the same layout.
     ///
     /// # Errors
     ///
-    /// No memory; nothing has changed.
+    /// No memory. Nothing has changed.
     pub fn merge(&mut self, others: &[u64]) -> Result<(), BuildFailure> {
         let own = &self.words;
         let mut merged = Vec::with_room(own.len() + others.len())?;
@@ -244,8 +244,9 @@ impl Packed {
         let mut high = high.iter_mut().rev();
         let (mut left, mut right) = (0, 0);
         let (mut left_end, mut right_end) = (own.len(), others.len());
-        // Which comes first is as good as random: no branch that would be guessed wrong. Each choice
-        // waits for the one before, so two are made at a time. Behind the ends are no other values.
+        // Which word comes first is nearly random, so there is no branch that could be
+        // mispredicted. Each choice depends on the one before it, so two are made at a time, one
+        // from each end. The defaults at the ends cannot come before a different word.
         let mut greater = |to: &mut u64| {
             let one = own.get(left_end.wrapping_sub(1)).copied().unwrap_or(0);
             let other = others.get(right_end.wrapping_sub(1)).copied().unwrap_or(0);
@@ -261,36 +262,36 @@ impl Packed {
             right += usize::from(one > other);
             greater(last);
         }
-        // There is one in the middle.
+        // An odd number of words leaves one in the middle.
         high.for_each(greater);
         self.words = merged;
         Ok(())
     }
 }
 
-/// So many words are unpacked at once.
+/// Number of words that are unpacked at once.
 const AHEAD: usize = 64;
 
-/// The entries of packed words, in their order.
+/// Unpacks the entries of packed words, in their order.
 #[derive(Debug)]
 pub struct Unpacked<'a> {
     layout: &'a Layout,
-    /// those that are not in `entries`
+    /// words that are not yet in `entries`
     words: &'a [u64],
-    /// entries that come next, from this one on
+    /// unpacked entries, of which those from `next` on come next
     entries: [Entry; AHEAD],
     next: usize,
 }
 
 impl<'a> Unpacked<'a> {
-    /// The entries from the one with this index on.
+    /// The entries from index `from` on.
     #[must_use]
     pub fn new(packed: &'a Packed, from: usize) -> Self {
         let words = packed.words.get(from..).unwrap_or_default();
         Self { layout: &packed.layout, words, entries: [Entry::default(); AHEAD], next: AHEAD }
     }
 
-    /// Unpacks the next words, to the end of `entries`.
+    /// Unpacks the next words to the end of `entries`.
     fn fill(&mut self) {
         let (words, rest) = self.words.split_at(AHEAD.min(self.words.len()));
         self.words = rest;
@@ -339,7 +340,7 @@ mod tests {
         true
     }
 
-    /// Takes every third row with a prefix by itself, for a reason of its own.
+    /// Takes every third row with a prefix separately, although it could be grouped.
     #[derive(Default)]
     struct Taken {
         rows: Vec<Entry>,

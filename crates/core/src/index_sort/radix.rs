@@ -1,8 +1,9 @@
-//! Sorting entries by their bytes, in place.
+//! Sorts entries by their bytes, in place.
 //!
-//! Most significant byte first ("American flag"): count, swap into place, go on in each bucket
-//! with the next byte that varies; small buckets are sorted by comparison. Bytes that are the
-//! same in all entries (`varying` says so) cost nothing.
+//! The most significant byte comes first ("American flag"): count the bytes, swap the entries into
+//! their buckets, and continue in each bucket with the next byte that varies. Small buckets are
+//! sorted by comparison. Bytes that are the same in all entries, according to `varying`, cost
+//! nothing.
 
 use super::interrupt::Interrupts;
 use super::run::Entry;
@@ -12,14 +13,14 @@ use std::cmp::Ordering;
 /// Buckets of this size or less are sorted by comparison.
 pub const SMALL: usize = 96;
 
-/// Sorts `entries` by `prefix`, then by `compare`, which is asked only where prefixes are equal.
-/// More than [`SMALL`] entries with one prefix are left in no order.
+/// Sorts `entries` by `prefix`, and those with equal prefixes by `compare`. More than [`SMALL`]
+/// entries with the same prefix are left unordered.
 ///
-/// `varying` has a bit set wherever two prefixes differ.
+/// `varying` has a bit set at every position at which two prefixes differ.
 ///
 /// # Errors
 ///
-/// Interrupted: the entries are all there, in no order.
+/// Interrupted. All entries are still there, in any order.
 pub fn sort(
     entries: &mut [Entry],
     varying: u128,

@@ -1,22 +1,23 @@
-//! Values whose order only the server knows.
+//! Values whose order only the server can determine.
 //!
-//! Each different value is kept once, under a number. The server compares the kept values and
-//! says their order; from then on rows are compared by their values' ranks. Numbers never change
-//! and no two values ever change places, so that rows sorted before more values came stay sorted.
+//! Each different value is stored once and gets a number. The server compares the stored values and
+//! returns their order. From then on, rows are compared by the ranks of their values. Numbers never
+//! change, and two values never change their relative order. Rows that were sorted before more
+//! values were added therefore stay sorted.
 
 use super::shape::Attribute;
 use super::tuple::{self, Field};
 use super::BuildFailure;
 use crate::memory::Fallible;
 
-/// Bytes that a value takes beside its own: where it begins, its rank, the value of a rank, and
-/// what the server keeps to sort it.
+/// Bytes that a value takes in addition to its own: its start, its rank, the value of a rank, and
+/// the memory that the server needs to sort it.
 const VALUE: usize = 4 + 4 + 4 + 16;
-/// The varlena's header in front of its bytes.
+/// Bytes of the varlena header before the bytes of a value.
 const HEADER: usize = 4;
-/// Most bytes of all values: a value's place is a number of eight bytes, in 32 bits.
+/// Most bytes of all values: the start of a value is stored in 32 bits, in units of eight bytes.
 const MAX_IMAGES: usize = 8 << 32;
-/// More places than this are not looked at for one value: its like were chosen to collide.
+/// Most slots that are probed for one value. Only values chosen to collide need more.
 const MAX_PROBES: usize = 1 << 12;
 
 /// The different values of one attribute.
@@ -24,26 +25,26 @@ const MAX_PROBES: usize = 1 << 12;
 #[allow(clippy::disallowed_methods)] // only tests clone it
 pub struct Dictionary {
     attribute: Attribute,
-    /// bytes that it may take
+    /// bytes that the dictionary may take
     limit: usize,
-    /// the values, each as a Datum points to it, at a multiple of eight bytes
+    /// the values, each in the form that a Datum points to, at multiples of eight bytes
     images: Vec<u8>,
-    /// where each begins, in eight bytes
+    /// the start of each value, in units of eight bytes
     starts: Vec<u32>,
-    /// open addressing: hash in the upper half, number and 1 in the lower; 0 is free
+    /// open addressing: the hash in the upper half, the number plus 1 in the lower half; 0 is free
     slots: Vec<u64>,
     ranks: Vec<u32>,
-    /// for each rank a value that has it
+    /// for each rank, a value of that rank
     of_rank: Vec<u32>,
 }
 
-/// A value taken apart: a varlena's header, or the length where it has none, and its bytes.
+/// The parts of a value: its bytes, and the varlena's header, or the length if it has no header.
 struct Image<'a> {
     header: u32,
     bytes: &'a [u8],
 }
 
-/// Both halves of the product of two words, folded.
+/// The two halves of the product of two words, combined by XOR.
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     (product >> 64) as u64 ^ product as u64
@@ -80,20 +81,20 @@ impl Dictionary {
         }
     }
 
-    /// How many values there are.
+    /// The number of values.
     #[must_use]
     pub fn len(&self) -> usize {
         self.starts.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
     }
 
-    /// All values, and where each begins, in eight bytes: a varlena with a header of four bytes,
-    /// a value of fixed length, or the eight bytes of a Datum.
+    /// All values, and the start of each in units of eight bytes. A value is a varlena with a
+    /// header of four bytes, a value of fixed length, or the eight bytes of a Datum.
     #[must_use]
     pub fn values(&self) -> (&[u8], &[u32]) {
         (&self.images, &self.starts)
@@ -146,7 +147,8 @@ impl Dictionary {
         }
     }
 
-    /// The slot of the value, or the free one where it belongs, and the value's hash.
+    /// The slot of the value, or the free slot for it, and the value's hash. `None`: too many
+    /// probes, or there are no slots.
     fn find(&self, image: &Image) -> Option<(usize, u32)> {
         let hash = hash(image.bytes);
         let mask = self.slots.len().checked_sub(1)?;
@@ -167,7 +169,7 @@ impl Dictionary {
         None
     }
 
-    /// The number of the value, which gets one if it is new; `None`: there is no room for it.
+    /// The number of the value. A new value gets a number. `None`: there is no room for it.
     ///
     /// # Errors
     ///
@@ -200,15 +202,15 @@ impl Dictionary {
         Ok(Some(id))
     }
 
-    /// Where the value would be looked for; `None` for one that cannot be kept.
+    /// The hash that selects the value's slot; `None` for a value that cannot be stored.
     #[must_use]
     pub fn trace(&self, field: Field) -> Option<u32> {
         let mut word = [0; 8];
         self.image(field, &mut word).map(|image| hash(image.bytes))
     }
 
-    /// Brings what is looked at for these traces into the processor's caches, all at once: one
-    /// after the other, each look would wait for memory.
+    /// Brings the slots and values for these traces into the processor's caches, all at once.
+    /// Single lookups would each wait for memory.
     pub fn warm(&self, traces: &mut [u32]) {
         let Some(mask) = self.slots.len().checked_sub(1) else { return };
         for trace in traces.iter_mut() {
@@ -225,7 +227,7 @@ impl Dictionary {
         self.images.len() + self.starts.len() * VALUE + self.slots.len() * 8
     }
 
-    /// Makes the slots as many as so many more values want, or as there is room for.
+    /// Enlarges the slots for `more` further values, or as far as there is room.
     ///
     /// # Errors
     ///
@@ -235,7 +237,7 @@ impl Dictionary {
         Ok(())
     }
 
-    /// Doubles the slots. `false`: there is no room for that.
+    /// Doubles the slots. `false`: there is no room.
     #[cold]
     fn grow(&mut self) -> Result<bool, BuildFailure> {
         let count = (self.slots.len() * 2).max(64);
@@ -255,12 +257,12 @@ impl Dictionary {
         Ok(true)
     }
 
-    /// Takes the order of all values: their numbers, ascending, and whether each is equal to the
-    /// one before it.
+    /// Sets the order of all values: `order` has their numbers, ascending by value. `equal` says
+    /// for each whether it is equal to the one before.
     ///
     /// # Errors
     ///
-    /// No memory, or these are not all of the values.
+    /// No memory, or these are not all the values.
     pub fn rank(&mut self, order: &[u32], equal: &[bool]) -> Result<(), BuildFailure> {
         if order.len() != self.len() || equal.len() != self.len() {
             return Err(BuildFailure::Corrupt);

@@ -1,10 +1,10 @@
-//! The rows of a sorted run, one after the other.
+//! Reads the rows of a sorted run in their order.
 
 use super::packed::Unpacked;
 use super::run::{row, Collector, Entry, RunRow, Sorted};
 use super::BuildFailure;
 
-/// What goes through them.
+/// An iterator over these rows.
 #[derive(Debug)]
 pub struct RunRows<'a> {
     collector: &'a Collector,
@@ -12,18 +12,18 @@ pub struct RunRows<'a> {
     order: Order<'a>,
 }
 
-/// Where the entries come from.
+/// The source of the entries.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // there is one at a time, on the stack
 enum Order<'a> {
     Entries,
     Packed(Unpacked<'a>),
-    /// the group of the entry before
+    /// the group of the previous entry
     Grouped(usize),
 }
 
 impl<'a> RunRows<'a> {
-    /// The rows in order, from the one with this index on.
+    /// The rows in order, from index `from` on.
     pub(super) fn new(collector: &'a Collector, from: usize) -> Self {
         let order = match &collector.sorted {
             Sorted::Entries => Order::Entries,
@@ -53,16 +53,16 @@ impl<'a> Iterator for RunRows<'a> {
     }
 }
 
-/// Who takes the rows of a run in their order.
+/// A receiver of the rows of a run, in their order.
 pub trait Taker {
-    /// A row.
+    /// Takes a row.
     ///
     /// # Errors
     ///
-    /// It cannot be taken.
+    /// The row cannot be taken.
     fn take(&mut self, entry: &Entry) -> Result<(), BuildFailure>;
 
-    /// A row with the prefix of the one before, if its place is all that is needed of it. `false`: it is
-    /// to be taken as any other.
+    /// Takes a row whose prefix is that of the row before, if its place is all that is needed.
+    /// `false`: call [`Taker::take`] instead.
     fn take_same(&mut self, place: u64) -> bool;
 }

@@ -1,4 +1,4 @@
-//! Collecting rows in bounded memory, and the runs that come of it.
+//! Collects rows in bounded memory, and sorts them into runs.
 
 use super::grouped::Grouped;
 use super::interrupt;
@@ -15,11 +15,11 @@ use std::cmp::Ordering;
 const STORED: u64 = 1;
 const DEAD: u64 = 2;
 
-/// A row in a run: the first bytes of its key, and where it is.
+/// A row in a run: the first bytes of its key, and its place.
 ///
-/// `place` has two flags in its lowest bits: the row's index tuple is *stored* (its key was not
-/// whole in the prefix), the row is *dead*. Above them is, for a stored row in memory, the
-/// tuple's place in the arena; else the row's tid.
+/// `place` has two flags in its lowest bits. *Stored*: the row has an index tuple, because the
+/// prefix does not hold its whole key. *Dead*: the row is dead. Above the flags, a stored row in
+/// memory has the offset of its tuple in the arena. All other rows have their tid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Entry {
@@ -68,31 +68,31 @@ impl Entry {
     }
 }
 
-/// A row as it comes out of a run.
+/// A row that is read from a run.
 #[derive(Clone, Copy, Debug)]
 pub struct RunRow<'a> {
     /// the first bytes of the key
     pub prefix: u128,
-    /// flags and tid, as [`Entry::place`] of a spilled run
+    /// flags and tid, like [`Entry::place`] of a spilled run
     pub place: u64,
-    /// the index tuple, empty where the prefix is whole
+    /// the index tuple; empty if the prefix holds the whole key
     pub tuple: &'a [u8],
 }
 
 impl RunRow<'_> {
-    /// The row's address.
+    /// The row's tid.
     #[must_use]
     pub fn tid(&self) -> Tid {
         self.place >> 2
     }
 
-    /// The row is dead to all, and kept for scans that are older: no part in uniqueness.
+    /// Whether the row is dead to all but older scans. It does not count for uniqueness.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.place & DEAD != 0
     }
 
-    /// The row's index tuple, made in `scratch` if it is not there yet. Its tid may be zero.
+    /// The row's index tuple. If there is none yet, it is formed in `scratch`. Its tid may be zero.
     ///
     /// # Errors
     ///
@@ -109,7 +109,8 @@ impl RunRow<'_> {
         Ok(scratch)
     }
 
-    /// Makes the index tuple of a row whose prefix is whole, in place of what is in `tuple`.
+    /// Forms the index tuple of a row whose prefix holds the whole key. It replaces the content of
+    /// `tuple`.
     ///
     /// # Errors
     ///
@@ -121,7 +122,7 @@ impl RunRow<'_> {
         Ok(())
     }
 
-    /// Puts the index tuple in place of what is in `tuple`. Its tid may be zero.
+    /// Replaces the content of `tuple` by the index tuple. Its tid may be zero.
     ///
     /// # Errors
     ///
@@ -134,7 +135,7 @@ impl RunRow<'_> {
         Ok(tuple.try_extend(self.tuple)?)
     }
 
-    /// Compares as the index orders rows: by key, then by tid.
+    /// Compares two rows in the order of the index: by key, then by tid.
     ///
     /// # Errors
     ///
@@ -153,61 +154,61 @@ impl RunRow<'_> {
     }
 }
 
-/// What became of a row that was added.
+/// The result of adding a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Added {
-    /// it is in, and there is room for more
+    /// it was added, and there is room for more
     Stored,
-    /// it is in, and the collector must be emptied before the next one
+    /// it was added, and the collector must be emptied before the next one
     Full,
-    /// it is not in: its index tuple is larger than a leaf page takes
+    /// it was not added: its index tuple is too large for a leaf page
     TooLarge,
 }
 
-/// What became of rows that were added together.
+/// The result of adding several rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageAdded {
-    /// all are in
+    /// all were added
     All,
-    /// the build must be flushed before the next one
+    /// the build must be flushed before the next row
     Full,
-    /// the next one has a value that is compressed, out of line or long, or is too large
+    /// the next row has a compressed, out-of-line or long value, or is too large
     Unfit,
-    /// the next one has a value more than can be ranked
+    /// the next row has a new value, but no more values can be ranked
     Crowded,
 }
 
-/// Rows of one run, in memory.
+/// The rows of one run, in memory.
 #[derive(Debug, Default)]
 pub struct Collector {
-    /// none where they are packed and others have been added to them
+    /// empty if they are packed; further packed words may have been merged since
     pub(super) entries: Vec<Entry>,
-    /// index tuples of the rows that are not whole in their entry, `t_tid` set
+    /// index tuples of the rows whose whole key is not in the entry, with `t_tid` set
     pub(super) arena: Vec<u8>,
-    /// bits in which prefixes, and places, differ
+    /// bits in which the prefixes, and the places, differ
     pub(super) varying_prefix: u128,
     pub(super) varying_place: u64,
     pub(super) sorted: Sorted,
     pub(super) limit: usize,
 }
 
-/// Where the rows of a sorted run are.
+/// The form of a sorted run.
 #[derive(Debug, Default)]
 pub(super) enum Sorted {
     /// the entries are in order
     #[default]
     Entries,
-    /// words in order, in place of the entries
+    /// sorted words, instead of the entries
     Packed(Packed),
-    /// runs of entries
+    /// groups of entries
     Grouped(Grouped),
 }
 
-/// Bytes that a row takes in memory: its entry, and the word it may be packed into.
+/// Bytes of a row in memory: its entry, and the word into which it may be packed.
 const ROW: usize = ENTRY + 8;
 
 impl Collector {
-    /// A collector that takes about `limit` bytes, and one row at least.
+    /// A collector that takes about `limit` bytes, but at least one row.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { limit, ..Self::default() }
@@ -217,7 +218,7 @@ impl Collector {
     ///
     /// # Errors
     ///
-    /// No memory; nothing was added.
+    /// No memory. Nothing was added.
     #[inline]
     pub fn add<'a>(
         &mut self,
@@ -228,7 +229,7 @@ impl Collector {
     ) -> Result<Added, BuildFailure> {
         let key = key::encode(shape, &field);
         let dead = if dead { DEAD } else { 0 };
-        // A tuple that may be too large is formed to find out.
+        // A tuple that may be too large is formed to check its size.
         let small = shape.ranked() == 0 || tuple::size_bound(shape, &field) <= MAX_TUPLE;
         let place = if key.whole && small {
             tid << 2 | dead
@@ -250,12 +251,12 @@ impl Collector {
         Ok(if used >= self.limit { Added::Full } else { Added::Stored })
     }
 
-    /// Bytes of a row without its tuple: rows that have tuples are never packed.
+    /// Bytes of a row without its tuple. Rows are not packed if any row has a tuple.
     fn row_bytes(&self) -> usize {
         [ENTRY, ROW][usize::from(self.arena.is_empty())]
     }
 
-    /// Reserves entries, by doubling, but not beyond the limit.
+    /// Reserves entries by doubling, up to the limit.
     #[cold]
     fn grow(&mut self) -> Result<(), BuildFailure> {
         let room = self.limit.saturating_sub(self.arena.len());
@@ -290,7 +291,7 @@ impl Collector {
         Ok(Some(at))
     }
 
-    /// How many rows are in.
+    /// The number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.sorted {
@@ -299,13 +300,13 @@ impl Collector {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Puts the rows in order.
+    /// Sorts the rows.
     ///
     /// # Errors
     ///
@@ -317,7 +318,7 @@ impl Collector {
         if shape.ranked() > 0 {
             self.rank(shape);
         }
-        // Stored rows are not in order when their entries are.
+        // The order of entries is not that of stored rows.
         if self.arena.is_empty() {
             let ascend = |pair: &[Entry]| {
                 (pair[0].prefix(), pair[0].place) <= (pair[1].prefix(), pair[1].place)
@@ -339,8 +340,8 @@ impl Collector {
         interrupt::unless_left(|| ties::sort(entries, arena, self.varying_prefix, shape))
     }
 
-    /// Puts numbers, of values that are interned in `shape`, in the place of the values that
-    /// `by_bytes` has put into the entries. `false`: there is no room for them.
+    /// Replaces the values in the prefixes, which were encoded for `by_bytes`, by their numbers.
+    /// The values are interned in `shape`. `false`: there is no room for them.
     ///
     /// # Errors
     ///
@@ -352,7 +353,8 @@ impl Collector {
     ) -> Result<bool, BuildFailure> {
         self.sort(by_bytes)?;
         let sorted = std::mem::take(&mut self.sorted);
-        // Where groups are sorted instead, entries of one value are neighbours as they are.
+        // In a grouped run, entries of one value are mostly adjacent although they are not sorted.
+        // A value may have several groups, so the changes do not count the values.
         let grouped = matches!(sorted, Sorted::Grouped(_));
         if let Sorted::Packed(packed) = sorted {
             self.entries.clear();
@@ -389,7 +391,7 @@ impl Collector {
         Ok(true)
     }
 
-    /// Puts ranks in the place of numbers.
+    /// Replaces numbers by ranks in the prefixes.
     fn rank(&mut self, shape: &IndexShape) {
         let translate = |prefix| key::translate(shape, prefix, Standing::Ranks);
         let Some(mut before) = self.entries.first().map(Entry::prefix) else { return };
@@ -397,7 +399,7 @@ impl Collector {
         let first = prefix;
         self.varying_prefix = 0;
         for entry in &mut self.entries {
-            // Values come in groups, more often than not.
+            // Equal values are often adjacent.
             if entry.prefix() != before {
                 before = entry.prefix();
                 prefix = translate(before);
@@ -407,13 +409,13 @@ impl Collector {
         }
     }
 
-    /// The rows in order, from the one with this index on.
+    /// The rows in order, from index `from` on.
     #[must_use]
     pub fn rows(&self, from: usize) -> RunRows<'_> {
         RunRows::new(self, from)
     }
 
-    /// Empties the collector and keeps its memory for the next run.
+    /// Removes all rows but keeps the memory for the next run.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.arena.clear();
@@ -422,13 +424,13 @@ impl Collector {
         self.sorted = Sorted::Entries;
     }
 
-    /// Gives the memory back.
+    /// Frees the memory.
     pub fn release(&mut self) {
         *self = Self::new(self.limit);
     }
 }
 
-/// The row of an entry, whose tuple, if it has one, is in the arena.
+/// The row of an entry. Its tuple, if it has one, is in the arena.
 #[inline]
 pub(super) fn row<'a>(arena: &'a [u8], entry: &Entry) -> RunRow<'a> {
     match entry.stored() {
@@ -449,7 +451,7 @@ pub(super) fn row<'a>(arena: &'a [u8], entry: &Entry) -> RunRow<'a> {
 /// No memory.
 pub fn spill(shape: &IndexShape, row: &RunRow, out: &mut Vec<u8>) -> Result<(), BuildFailure> {
     out.try_reserve(ENTRY + row.tuple.len())?;
-    // More values may come before the row is read again, and change the ranks.
+    // More values may be added before the row is read again, and change the ranks.
     let prefix = match shape.ranked() {
         0 => row.prefix,
         _ => key::translate(shape, row.prefix, Standing::Numbers),
@@ -459,14 +461,13 @@ pub fn spill(shape: &IndexShape, row: &RunRow, out: &mut Vec<u8>) -> Result<(), 
     Ok(())
 }
 
-/// Reads the row at the start of `bytes` and says how many bytes it takes.
+/// Reads the row at the start of `bytes`. Returns it and its size in bytes.
 ///
-/// `None`: not all of it is there. Most bytes of a row are [`ENTRY`] and
-/// [`MAX_TUPLE`].
+/// `None`: the row is incomplete. A row has at most [`ENTRY`] and [`MAX_TUPLE`] bytes.
 ///
 /// # Errors
 ///
-/// The bytes are no row.
+/// The bytes are not a row.
 #[inline]
 pub fn unspill(bytes: &[u8]) -> Result<Option<(RunRow<'_>, usize)>, BuildFailure> {
     let Some((entry, rest)) = bytes.split_first_chunk::<ENTRY>() else { return Ok(None) };
@@ -485,7 +486,7 @@ pub fn unspill(bytes: &[u8]) -> Result<Option<(RunRow<'_>, usize)>, BuildFailure
     Ok(Some((RunRow { prefix: entry.prefix(), place: entry.place, tuple }, ENTRY + size)))
 }
 
-/// Puts ranks in the place of numbers in the row at the start of `bytes`, which is all there.
+/// Replaces numbers by ranks in the row at the start of `bytes`, which must be complete.
 #[inline]
 pub fn rank_spilled(shape: &IndexShape, bytes: &mut [u8]) {
     if let Some(place) = bytes.first_chunk_mut::<ENTRY>() {

@@ -1,4 +1,4 @@
-//! What an index looks like: its attributes, their order, and how its pages are to be formed.
+//! The shape of an index: its attributes, their order, and how its pages are formed.
 
 use super::interrupt::Interrupts;
 use super::rank::Dictionary;
@@ -30,7 +30,7 @@ pub enum Order {
     Bytea,
     /// not part of the key (`INCLUDE`)
     Carried,
-    /// as the server says, which compares the different values: see [`Dictionary`]
+    /// in the server's order, for which it compares the different values: see [`Dictionary`]
     Ranked,
 }
 
@@ -49,7 +49,7 @@ pub struct Attribute {
     pub descending: bool,
     /// `NULLS FIRST`
     pub nulls_first: bool,
-    /// of ranked values: equal ones are the same
+    /// for ranked values: equal values have the same bytes
     pub exact: bool,
 }
 
@@ -79,33 +79,33 @@ impl Attribute {
 pub struct IndexShape {
     attributes: Vec<Attribute>,
     keys: usize,
-    /// the values of each attribute that is ranked; empty until there are such, once they are begun
+    /// the values of each ranked attribute; empty if none is ranked, and before
+    /// [`IndexShape::open_dictionaries`]
     dictionaries: Vec<Option<Dictionary>>,
     ranked: usize,
-    /// rows with equal keys are refused
+    /// rows with equal keys are rejected
     pub unique: bool,
-    /// NULLs are equal for that refusal (`NULLS NOT DISTINCT`)
+    /// NULLs count as equal for that (`NULLS NOT DISTINCT`)
     pub nulls_not_distinct: bool,
-    /// the refusal names the first row of the table that has a key again, not the first such key
+    /// the error names the first row in the table that repeats a key, not the first repeated key
     pub first_in_table: bool,
-    /// rows with equal keys are reported, not refused: the caller is to take all but one away
+    /// rows with equal keys are reported, not rejected: the caller must remove all but one
     pub tells_twins: bool,
-    /// equal rows share posting lists: `deduplicate_items`, "equal image" operator classes only,
-    /// and not unique, as `_bt_load` has it
+    /// equal rows share posting lists: `deduplicate_items`, with "equal image" operator classes
+    /// only, and not in a unique index, as in `_bt_load`
     pub deduplicate: bool,
-    /// a ranked value may be compressed in one row and not in another: each row keeps its own
+    /// a ranked value may be compressed in one row and not in another; each row keeps its form
     pub mixed: bool,
     /// bytes to leave free on a leaf page (`BTGetTargetPageFreeSpace`)
     pub leaf_free: u16,
-    /// asked while rows are sorted
+    /// checked while rows are sorted
     pub interrupts: Interrupts,
 }
 
 impl IndexShape {
-    /// An index of `attributes`, of which the first `keys` are its key.
+    /// An index of `attributes`, of which the first `keys` are the key.
     ///
-    /// `None` when an attribute is of a kind that cannot be, or carried attributes are not the
-    /// last ones.
+    /// `None` if an attribute is not valid, or if carried attributes are not the last ones.
     #[must_use]
     pub fn new(attributes: Vec<Attribute>, keys: usize) -> Option<Self> {
         let count = attributes.len();
@@ -145,14 +145,14 @@ impl IndexShape {
         &self.attributes[..self.keys]
     }
 
-    /// How many attributes are ranked.
+    /// The number of ranked attributes.
     #[must_use]
     pub fn ranked(&self) -> usize {
         self.ranked
     }
 
-    /// The index as if its values were ordered by their bytes: of one ranked column of variable
-    /// length, where equal values are the same; `None` for any other.
+    /// The index as if its values were ordered by their bytes; `None` unless it has one ranked
+    /// column of variable length whose equal values have the same bytes.
     ///
     /// # Errors
     ///
@@ -172,7 +172,7 @@ impl IndexShape {
         Ok(shape.map(|shape| Self { interrupts: self.interrupts, ..shape }))
     }
 
-    /// Begins the dictionaries, which may take `limit` bytes together.
+    /// Creates the dictionaries, which may take `limit` bytes together.
     ///
     /// # Errors
     ///
@@ -190,8 +190,8 @@ impl IndexShape {
         Ok(())
     }
 
-    /// The value as the builder wants it: its number, where the attribute is ranked. `None`:
-    /// there are too many different values.
+    /// The value in the form for the builder: its number if the attribute is ranked. `None`: there
+    /// are too many different values.
     ///
     /// # Errors
     ///
@@ -215,13 +215,13 @@ impl IndexShape {
         self.dictionaries.get(index)?.as_ref()
     }
 
-    /// The values of a ranked attribute, to give them their ranks.
+    /// The values of a ranked attribute, to be ranked.
     #[inline]
     pub fn dictionary_mut(&mut self, index: usize) -> Option<&mut Dictionary> {
         self.dictionaries.get_mut(index)?.as_mut()
     }
 
-    /// The value itself of one that may be a number.
+    /// The value itself, if `field` is the number of one; else `field`.
     #[must_use]
     #[inline]
     pub fn resolve<'a>(&'a self, index: usize, field: Field<'a>) -> Field<'a> {

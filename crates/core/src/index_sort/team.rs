@@ -1,13 +1,14 @@
-//! Rows of one index that several builds have collected: each sorts its own, one gets them all.
+//! Builds one index from rows that several builds have collected. Each sorts its own rows, and one
+//! build receives all of them.
 //!
 //! ```text
 //! each: add … add ─ spread ─▶ (all spreads as one) ─ sort_as ─▶ handed ─▶ the one's join ─▶ finish
 //! ```
 //!
-//! Words of different builds can be merged if they have the same layout, so all must know in which
-//! bits the entries of all differ before anyone packs his. Where an entry does not fit into a word,
-//! entries are handed over as they came. Where one has spilled rows, or rows with tuples of their
-//! own, all spill what they have, and the one merges the runs of all.
+//! Words of different builds can be merged if they have the same layout. So the bits in which any
+//! entries differ must be known to all builds before one of them packs its entries. If an entry
+//! does not fit into a word, entries are handed over unsorted. If one build has spilled rows, or
+//! has rows with index tuples, all builds spill their rows, and one build merges the runs of all.
 
 use super::build::IndexBuild;
 use super::merge::Extent;
@@ -15,17 +16,17 @@ use super::run::{Collector, Entry, Sorted};
 use super::BuildFailure;
 use crate::memory::{try_push_back, Fallible};
 
-/// Entries of one or more builds: how many, one of them, and in which bits they differ.
+/// The entries of one or more builds: their number, one of them, and the bits in which they differ.
 ///
-/// Halves of prefixes are upper first.
+/// In the halves of prefixes, the upper half comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Spread {
-    /// how many; without any, all else is zero
+    /// the number of entries; if it is 0, all other fields are zero
     pub rows: u64,
-    /// the prefix of one of them
+    /// the prefix of one entry
     pub prefix: [u64; 2],
-    /// its place
+    /// the place of that entry
     pub place: u64,
     /// bits in which prefixes differ
     pub varying_prefix: [u64; 2],
@@ -42,7 +43,7 @@ fn whole(halves: [u64; 2]) -> u128 {
 }
 
 impl Spread {
-    /// That of the entries of both.
+    /// The spread of both sets of entries together.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         if self.rows == 0 || other.rows == 0 {
@@ -60,12 +61,12 @@ impl Spread {
     }
 }
 
-/// What a build has to give.
+/// The rows that a build hands over.
 #[derive(Clone, Copy, Debug)]
 pub enum Handed<'a> {
-    /// sorted words, in the layout that all have agreed on
+    /// sorted words in the common layout
     Words(&'a [u64]),
-    /// entries as they came
+    /// entries in the order in which they were added
     Entries(&'a [Entry]),
 }
 
@@ -86,8 +87,8 @@ impl Collector {
 }
 
 impl IndexBuild {
-    /// The spread of the rows that are there; `None` if others cannot have them: some are spilled,
-    /// have tuples of their own, or have values that were numbered by this build.
+    /// The spread of the rows; `None` if they cannot be handed over. That is so if some are
+    /// spilled, have index tuples, or have values that this build has numbered.
     #[must_use]
     pub fn spread(&self) -> Option<Spread> {
         let numbered = self.shape.ranked() > 0 && self.waiting.is_none();
@@ -97,15 +98,16 @@ impl IndexBuild {
         self.collector.spread()
     }
 
-    /// Sorts the rows as words in the layout of all that `spread` says. `false`: there is none, and
-    /// so it is for every build of the same spread that has rows.
+    /// Sorts the rows as words in the common layout of `spread`. `false`: there is no such layout.
+    /// The result is the same for every build with the same spread that has rows.
     ///
     /// # Errors
     ///
     /// No memory.
     pub fn sort_as(&mut self, spread: &Spread) -> Result<bool, BuildFailure> {
         let collector = &mut self.collector;
-        // Also of what will be sorted again, by other prefixes, when all is together.
+        // Set these even if no entry can be packed. After the join, all rows may be sorted again,
+        // with other prefixes.
         collector.varying_prefix = whole(spread.varying_prefix);
         collector.varying_place = spread.varying_place;
         let packed = super::packed::Packed::sorted(
@@ -120,7 +122,7 @@ impl IndexBuild {
         Ok(true)
     }
 
-    /// What there is to be handed to another build, after [`IndexBuild::sort_as`].
+    /// The rows to hand over to another build, after [`IndexBuild::sort_as`].
     #[must_use]
     pub fn handed(&self) -> Handed<'_> {
         match &self.collector.sorted {
@@ -129,14 +131,14 @@ impl IndexBuild {
         }
     }
 
-    /// Takes at most so many bytes of rows from now on.
+    /// Sets the limit for the bytes of rows from now on.
     pub fn limit(&mut self, bytes: usize) {
         let ranked = self.shape.ranked() > 0;
         self.collector.limit = if ranked { bytes / 2 } else { bytes };
     }
 
-    /// Spills the rows that are there, for another build to merge; the next steps write them out.
-    /// `false`: there are none. Ranked values cannot be handed over.
+    /// Spills the rows, so that another build can merge them. The next steps write them to the
+    /// file. `false`: there are no rows. Ranked values cannot be handed over.
     ///
     /// # Errors
     ///
@@ -152,17 +154,17 @@ impl IndexBuild {
         Ok(true)
     }
 
-    /// Where the runs are in this build's temporary file.
+    /// The positions of the runs in this build's temporary file.
     pub fn runs(&mut self) -> &[Extent] {
         self.runs.make_contiguous()
     }
 
-    /// Takes a run that another build has spilled; the bytes at these places, which are no places of
-    /// this build's own file, are that build's.
+    /// Adds a run that another build has spilled. The caller must map its positions, which are not
+    /// used in this build's own file, to the file of the other build.
     ///
     /// # Errors
     ///
-    /// No memory; or there is no such run.
+    /// No memory, the run is empty, or values are ranked.
     pub fn adopt(&mut self, run: Extent) -> Result<(), BuildFailure> {
         if run.start >= run.end || self.shape.ranked() > 0 {
             return Err(BuildFailure::Corrupt);
@@ -170,11 +172,12 @@ impl IndexBuild {
         Ok(try_push_back(&mut self.runs, run)?)
     }
 
-    /// Takes what another build of the same spread has handed over, after [`IndexBuild::sort_as`].
+    /// Adds the rows that another build of the same spread has handed over, after
+    /// [`IndexBuild::sort_as`].
     ///
     /// # Errors
     ///
-    /// No memory; or it is not what this build has itself.
+    /// No memory, or the rows are not in the same form as this build's.
     pub fn join(&mut self, handed: Handed<'_>) -> Result<(), BuildFailure> {
         let collector = &mut self.collector;
         match (&mut collector.sorted, handed) {
@@ -210,7 +213,7 @@ mod tests {
         build.collector.rows(0).map(|row| (row.prefix, row.place)).collect()
     }
 
-    /// Three builds of a third of the rows each, the last of which may be empty.
+    /// Three builds of a third of the rows each. The last ones may be empty.
     fn as_a_team(count: u64, value: fn(u64) -> u64) -> (bool, Vec<(u128, u64)>) {
         let third = count.div_ceil(3);
         let range = |n: u64| (n * third).min(count)..((n + 1) * third).min(count);
@@ -254,8 +257,8 @@ mod tests {
         assert_eq!(as_a_team(10_000, wide), (false, sorted(&alone)));
     }
 
-    /// Goes on to the end of the run or of the tree; places from `n << 48` on are in `files[n]`, and
-    /// the build's own file is the first.
+    /// Continues to the end of the run or of the tree. `files[n]` has the positions from `n << 48`
+    /// on. The build's own file is the first.
     fn drive(build: &mut IndexBuild, files: &mut [Vec<u8>]) -> Vec<Vec<u8>> {
         let mut pages = Vec::new();
         loop {

@@ -1,4 +1,4 @@
-//! The build of an index gives its pages away as they are done, however its runs lie.
+//! The build of an index returns its pages as they are finished, in any arrangement of its runs.
 
 use super::build::{IndexBuild, Step};
 use super::run::Added;
@@ -9,13 +9,13 @@ use crate::testing::bigint_index;
 struct Driven {
     build: IndexBuild,
     file: Vec<u8>,
-    /// pages in all, and the most that were there at once
+    /// the number of all pages, and the largest number of pages returned at once
     pages: usize,
     most: usize,
 }
 
 impl Driven {
-    /// Goes on until rows are wanted or the index is done.
+    /// Continues until rows are needed or the index is finished.
     fn drive(&mut self) {
         loop {
             match self.build.step().unwrap() {
@@ -39,7 +39,8 @@ impl Driven {
     }
 }
 
-/// Ascending keys: one run after the other, so that a run is read on every few thousand rows.
+/// Ascending keys: the runs follow one another, so that one run is read after every few thousand
+/// rows.
 #[test]
 fn pages_do_not_gather_while_runs_are_read() {
     let build = IndexBuild::new(bigint_index(), 1 << 18).unwrap();

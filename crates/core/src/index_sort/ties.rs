@@ -1,8 +1,9 @@
-//! Rows whose keys begin with the same bytes: sorted by what follows.
+//! Sorts rows whose keys begin with the same bytes, by the bytes that follow.
 //!
-//! Where many entries have one prefix (addresses do: `https://www.…`), the next sixteen bytes of
-//! their keys' encoding stand in its place until these are sorted, then the next ones, and behind
-//! a key's end its row's place. That needs no memory, and looks at each row once for sixteen bytes.
+//! Many entries may have the same prefix, for example addresses (`https://www.…`). Then the next
+//! sixteen bytes of the encoded keys replace the prefix until the entries are sorted by them, then
+//! the next sixteen. After the end of the keys, it is the row's place. This needs no memory, and it
+//! reads each row once for sixteen bytes.
 
 use super::interrupt;
 use super::key;
@@ -13,15 +14,16 @@ use super::BuildFailure;
 use crate::memory::Fallible;
 use std::cmp::Ordering;
 
-/// After so many comparisons of rows the caller is asked whether to go on.
+/// Number of row comparisons between two checks for an interrupt.
 const COMPARISONS: u32 = 1024;
 
 /// Sorts the entries of rows, whose tuples are in `arena`, by key and place. `varying` has a bit
-/// set wherever two prefixes differ. May be left: see [`interrupt::unless_left`].
+/// set at every position at which two prefixes differ. The sort may be left: see
+/// [`interrupt::unless_left`].
 ///
 /// # Errors
 ///
-/// No memory, or interrupted: the entries are of no use then.
+/// No memory, or interrupted. The entries cannot be used any more.
 pub fn sort(
     entries: &mut [Entry],
     arena: &[u8],
@@ -56,7 +58,7 @@ fn same(a: &Entry, b: &Entry) -> bool {
     a.prefix() == b.prefix()
 }
 
-/// Sorts entries with one prefix, all of them with tuples.
+/// Sorts entries with the same prefix, all of which have tuples.
 fn by_more(
     group: &mut [Entry],
     arena: &[u8],
@@ -64,8 +66,9 @@ fn by_more(
     compare: &mut impl FnMut(&Entry, &Entry) -> Ordering,
 ) -> Result<(), BuildFailure> {
     let prefix = group[0].prefix();
-    // What is still to be sorted, and with how many equal bytes its keys begin. Not by recursion:
-    // keys that are beginnings of one another would take it as deep as they are long.
+    // The ranges that are still to be sorted, with the number of equal bytes at the start of their
+    // keys. A recursion could be as deep as the keys are long, if one key is the beginning of
+    // another.
     let mut parts = Vec::new();
     parts.try_push((0..group.len(), key::BYTES))?;
     while let Some((range, skip)) = parts.pop() {
@@ -90,14 +93,15 @@ fn by_more(
     Ok(())
 }
 
-/// Puts what follows the first `skip` bytes of the keys, which are equal, into the entries: in
-/// which bits it differs, and whether it is the rows' places, for the keys have come to their end.
+/// Replaces the prefixes by the bytes after the first `skip` bytes of the keys, which are equal.
+/// Returns the bits in which they differ, and whether the keys have ended and the rows' places are
+/// used instead.
 fn take_next(part: &mut [Entry], arena: &[u8], shape: &IndexShape, skip: usize) -> (u128, bool) {
     let (mut first, mut varying, mut ended) = (None, 0, false);
     for entry in part {
         let row = row(arena, entry);
         let next = key::after(shape, row.tuple, skip);
-        // No key is the beginning of another: all end here or none.
+        // No key is the beginning of another, so either all keys end here or none.
         ended = next.is_none();
         let next = next.unwrap_or(row.place.into());
         varying |= next ^ *first.get_or_insert(next);
@@ -130,13 +134,13 @@ mod tests {
         Some(if attribute.by_value { Field::Word(word(bytes)) } else { Field::Bytes(bytes) })
     }
 
-    /// Rows in the order of the collector, against those that are sorted by comparing tuples.
+    /// Compares the order of the collector with that of rows sorted by comparing tuples.
     fn check(attributes: Vec<Attribute>, keys: usize, count: u64, value: fn(u64, usize) -> Value) {
         let shape = IndexShape::new(attributes, keys).unwrap();
         let mut collector = Collector::new(1 << 30);
         let mut naive = Vec::new();
         for n in 0..count {
-            // Places in no order.
+            // Tids in no order.
             let tid = n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
             let row: Vec<Value> = (0..shape.attributes().len()).map(|at| value(n, at)).collect();
             let field = |at: usize| field(&shape.attributes()[at], &row[at]);
@@ -156,7 +160,7 @@ mod tests {
         }
     }
 
-    /// For each kind of text: alone in both directions, before and behind others, with NULLs.
+    /// Checks each kind of text: alone in both directions, before and after others, with NULLs.
     fn check_text(count: u64, value: fn(u64, usize) -> Value) {
         let (up, down) = (attribute(Order::Text, false), attribute(Order::Text, true));
         check(vec![up], 1, count, value);
@@ -164,7 +168,7 @@ mod tests {
         check(vec![up, attribute(Order::Signed, true), down], 3, count, value);
         check(vec![attribute(Order::Float, false), down], 2, count, value);
         check(vec![up, Attribute { order: Order::Carried, ..up }], 1, count, value);
-        // What is not told by bytes alone.
+        // Keys that cannot be compared by bytes alone.
         check(vec![attribute(Order::Bytea, false), up], 2, count, value);
         check(vec![up, attribute(Order::Bytea, true)], 2, count, value);
     }
@@ -190,11 +194,11 @@ mod tests {
     #[test]
     fn keys_that_are_beginnings_of_one_another() {
         check_text(8000, |n: u64, _| Some(vec![b'a'; (mixed(n) % 2600) as usize / 3]));
-        // As deep as a key can be, with more than are compared at every depth.
+        // As long as a key can be, with more rows at every depth than are compared directly.
         let deep = |n: u64, _| Some(vec![b'a'; n.min(2690) as usize]);
         check(vec![attribute(Order::Text, false)], 1, 3000, deep);
         check(vec![attribute(Order::Text, true)], 1, 3000, deep);
-        // Their ends are on either side of the bytes that are taken at once.
+        // Their ends are on either side of a boundary of sixteen bytes.
         check_text(6000, |n: u64, _| Some(vec![b'b'; 12 + (mixed(n) % 24) as usize]));
     }
 

@@ -1,8 +1,8 @@
-//! Index tuples: forming, reading and comparing them.
+//! Index tuples: forms, reads and compares them.
 //!
-//! Layout as `index_form_tuple` and `heap_fill_tuple` make it: an eight-byte header (`t_tid`,
-//! `t_info`), a null bitmap only if some attribute is NULL, then the values, each at its
-//! alignment, varlenas with one-byte headers where they are short enough; padding is zero.
+//! The layout is that of `index_form_tuple` and `heap_fill_tuple`: an eight-byte header (`t_tid`,
+//! `t_info`), a null bitmap only if an attribute is NULL, then the values, each at its alignment.
+//! Varlenas have one-byte headers if they are short enough. Padding is zero.
 
 use super::rank::Dictionary;
 use super::shape::{Attribute, IndexShape, Order};
@@ -21,18 +21,18 @@ const HAS_NULL: u16 = 0x8000;
 /// Header and null bitmap (`IndexAttributeBitMapData`), aligned.
 const HEADER_WITH_NULLS: usize = 16;
 
-/// Largest varlena, with a four-byte header, that `index_form_tuple` certainly stores as it is
-/// (`TOAST_INDEX_TARGET`); above, it tries to compress.
+/// Largest varlena, with a four-byte header, that `index_form_tuple` certainly stores unchanged
+/// (`TOAST_INDEX_TARGET`). It tries to compress larger ones.
 pub const MAX_VARLENA: usize = 510;
 /// Longest value that gets a one-byte header (`VARATT_CAN_MAKE_SHORT`).
 const MAX_SHORT: usize = 126;
-/// The bit of a four-byte header that says so (`VARATT_IS_4B_C`).
+/// The bit of a four-byte header that marks a compressed value (`VARATT_IS_4B_C`).
 const COMPRESSED: u32 = 2;
 
-/// A heap row's address: block number in the upper 32 of 48 bits, offset number in the lower 16.
+/// A heap row's tid: block number in the upper 32 of 48 bits, offset number in the lower 16.
 pub type Tid = u64;
 
-/// One attribute's value that is not NULL.
+/// The value of one attribute, not NULL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field<'a> {
     /// passed by value: the Datum, sign or zero extended
@@ -56,9 +56,9 @@ fn pad(out: &mut Vec<u8>, start: usize, align: usize) {
     out.resize_within(start + ((at + align - 1) & !(align - 1)), 0);
 }
 
-/// Appends to `out` the tuple of the first `count` attributes, its `t_tid` zero.
+/// Appends to `out` the tuple of the first `count` attributes, with a `t_tid` of zero.
 ///
-/// Memory for it is the caller's to reserve: [`size_bound`].
+/// The caller must reserve memory for it: see [`size_bound`].
 pub fn form<'a>(
     shape: &IndexShape,
     count: usize,
@@ -112,8 +112,8 @@ pub fn form<'a>(
     out[tuple + 6..tuple + 8].copy_from_slice(&info.to_le_bytes());
 }
 
-/// Bytes of the tuple that [`form_short_ones`] makes before it is aligned; `None` if it is not for these values: NULLs,
-/// longer ones, and other types.
+/// Bytes of the tuple that [`form_short_ones`] forms, without alignment at its end. `None` if a
+/// value is NULL, long or of another type.
 #[inline]
 pub fn short_ones<'a>(
     attributes: &[Attribute],
@@ -131,9 +131,9 @@ pub fn short_ones<'a>(
     Some(size)
 }
 
-/// Appends what [`form`] does for a tuple of short varlenas alone, `size` bytes before it is aligned: [`short_ones`].
+/// Appends the same tuple as [`form`], for short varlenas only. `size` is that of [`short_ones`].
 ///
-/// Memory for it is the caller's to reserve.
+/// The caller must reserve memory for it.
 #[inline]
 pub fn form_short_ones<'a>(
     count: usize,
@@ -155,7 +155,7 @@ pub fn form_short_ones<'a>(
     }
 }
 
-/// Appends what [`form`] does for a tuple whose only value is passed by value.
+/// Appends the same tuple as [`form`], for a single value that is passed by value.
 #[inline]
 pub fn form_word(attribute: &Attribute, word: u64, out: &mut Vec<u8>) {
     let mut tuple = [0; HEADER + 8];
@@ -164,8 +164,8 @@ pub fn form_word(attribute: &Attribute, word: u64, out: &mut Vec<u8>) {
     out.extend_within_room(&tuple);
 }
 
-/// Appends what [`form`] does for a tuple whose only value is a text of up to fourteen bytes, none of
-/// them zero: those of `padded` between its first, which is not zero either, and zeros.
+/// Appends the same tuple as [`form`], for a single text of up to fourteen bytes without zero
+/// bytes. `padded` has one byte that is not zero, then the bytes of the text, then zeros.
 #[inline]
 pub fn form_short(padded: u128, out: &mut Vec<u8>) {
     let len = 15 - padded.trailing_zeros() / 8;
@@ -177,7 +177,7 @@ pub fn form_short(padded: u128, out: &mut Vec<u8>) {
     append::extend(out, &tuple[..size]);
 }
 
-/// An upper bound of the size of the tuple that [`form`] makes, in bytes.
+/// An upper bound for the size of the tuple that [`form`] forms, in bytes.
 pub fn size_bound<'a>(shape: &IndexShape, field: impl Fn(usize) -> Option<Field<'a>>) -> usize {
     let values: usize = shape
         .attributes()
@@ -200,7 +200,7 @@ pub fn info(tuple: &[u8]) -> u16 {
     u16::from_le_bytes([tuple[6], tuple[7]])
 }
 
-/// The size that the tuple says it has, in bytes.
+/// The size in the tuple's header, in bytes.
 #[must_use]
 pub fn size(tuple: &[u8]) -> usize {
     usize::from(info(tuple) & SIZE_MASK)
@@ -219,13 +219,13 @@ pub fn tid_bytes(tid: Tid) -> [u8; 6] {
     [b[4], b[5], b[2], b[3], b[0], b[1]]
 }
 
-/// The row's address from six bytes of `ItemPointerData`.
+/// The tid from six bytes of `ItemPointerData`.
 #[must_use]
 pub fn tid_of(b: &[u8]) -> Tid {
     u64::from_le_bytes([b[4], b[5], b[2], b[3], b[0], b[1], 0, 0])
 }
 
-/// Reads a tuple's values one after the other.
+/// Reads the values of a tuple in order.
 pub struct TupleFields<'a> {
     attributes: std::slice::Iter<'a, Attribute>,
     tuple: &'a [u8],
@@ -235,7 +235,7 @@ pub struct TupleFields<'a> {
 }
 
 impl<'a> TupleFields<'a> {
-    /// The values of `tuple`, which [`form`] made for `shape` (perhaps with a posting list).
+    /// The values of `tuple`, which [`form`] has formed for `shape`. It may have a posting list.
     #[must_use]
     pub fn new(shape: &'a IndexShape, tuple: &'a [u8]) -> Self {
         let has_null = info(tuple) & HAS_NULL != 0;
@@ -299,7 +299,7 @@ pub(super) fn signed(word: u64, len: i16) -> i64 {
     (word << shift) as i64 >> shift
 }
 
-/// The value of a word of `len` bytes, the rest cleared.
+/// The value of a word of `len` bytes, with the other bytes cleared.
 pub(super) fn unsigned(word: u64, len: i16) -> u64 {
     let shift = 64 - 8 * u32::from(len as u16);
     word << shift >> shift
@@ -330,7 +330,7 @@ fn compare_values(attribute: &Attribute, a: Field, b: Field) -> Ordering {
     }
 }
 
-/// Compares one attribute as the index orders it, NULLs and direction included.
+/// Compares two values of an attribute in the order of the index, including NULLs and direction.
 #[must_use]
 pub fn compare_field(attribute: &Attribute, a: Option<Field>, b: Option<Field>) -> Ordering {
     match (a, b) {
@@ -356,7 +356,7 @@ fn compare_ranked(attribute: &Attribute, values: &Dictionary, a: Field, b: Field
     }
 }
 
-/// Compares the keys of two tuples: the order, and how many leading attributes are equal.
+/// Compares the keys of two tuples. Returns the order, and the number of leading equal attributes.
 #[must_use]
 pub fn compare(shape: &IndexShape, a: &[u8], b: &[u8]) -> (Ordering, usize) {
     let fields = TupleFields::new(shape, a).zip(TupleFields::new(shape, b));
@@ -372,7 +372,7 @@ pub fn compare(shape: &IndexShape, a: &[u8], b: &[u8]) -> (Ordering, usize) {
     (Ordering::Equal, shape.key().len())
 }
 
-/// Whether some attribute of the tuple's key is NULL.
+/// Whether an attribute of the tuple's key is NULL.
 #[must_use]
 pub fn key_has_null(shape: &IndexShape, tuple: &[u8]) -> bool {
     info(tuple) & HAS_NULL != 0

@@ -1,29 +1,29 @@
-//! Sorting words, in place: by digits from the highest one on, as entries are (`radix.rs`).
+//! Sorts words in place, by digits from the highest one on, as `radix.rs` sorts entries.
 
 use super::interrupt::Interrupts;
 use super::BuildFailure;
 
-/// Below this, a comparison sort is as good.
+/// Up to this number of words, a comparison sort is as fast.
 pub const SMALL: usize = 256;
-/// Bits of a digit: with more buckets the processor's caches do not keep up.
+/// Bits of a digit. More buckets would exceed the processor's caches.
 const DIGIT: u32 = 11;
 pub const BUCKETS: usize = 1 << DIGIT;
 
-/// Some neighbouring bits of a word.
+/// Adjacent bits of a word.
 #[derive(Clone, Copy, Debug)]
 pub struct Digit {
-    /// the lowest of them
+    /// the lowest of these bits
     pub shift: u32,
     /// one more than their greatest value
     pub buckets: usize,
 }
 
 impl Digit {
-    /// The same in all words.
+    /// A digit of no bits, which is the same in all words.
     pub const NONE: Self = Self { shift: 0, buckets: 1 };
 
-    /// The highest of so many bits, so that there are some tens of `count` words in each bucket, if
-    /// they are even.
+    /// The highest of `bits` bits, as many of them as put 8 to 16 of `count` evenly spread words
+    /// into each bucket. A digit has at most [`DIGIT`] bits, so buckets of many words are larger.
     #[must_use]
     pub fn highest(bits: u32, count: usize) -> Self {
         let wanted = usize::BITS - (count / 16).leading_zeros();
@@ -31,7 +31,7 @@ impl Digit {
         Self { shift: bits - width, buckets: 1 << width }
     }
 
-    /// Those of a word.
+    /// The digit of a word.
     #[inline(always)]
     #[must_use]
     pub fn of(self, word: u64) -> usize {
@@ -39,7 +39,7 @@ impl Digit {
     }
 }
 
-/// Makes of how many there are in each bucket where each begins.
+/// Replaces the number of words in each bucket by the start of the bucket.
 pub fn begin(counts: &mut [usize]) {
     let mut start = 0;
     for count in counts {
@@ -47,7 +47,7 @@ pub fn begin(counts: &mut [usize]) {
     }
 }
 
-/// Sorts the words of each bucket, of which the lowest `bits` bits differ.
+/// Sorts the words of each bucket. They differ in the lowest `bits` bits.
 ///
 /// # Errors
 ///
@@ -68,7 +68,7 @@ pub fn sort_buckets(
     Ok(())
 }
 
-/// Sorts words of which the lowest `bits` bits differ.
+/// Sorts words that differ in the lowest `bits` bits.
 fn sort_words(words: &mut [u64], bits: u32, interrupts: Interrupts) -> Result<(), BuildFailure> {
     if words.len() <= SMALL {
         words.sort_unstable();

@@ -1,4 +1,5 @@
-//! A page of a B-tree, as `nbtree.h` and `bufpage.h` lay it out (versions 4 of both; little-endian).
+//! A page of a B-tree, in the layout of `nbtree.h` and `bufpage.h` (version 4 of both;
+//! little-endian).
 //!
 //! ```text
 //! 0      24                     lower        upper             8176     8192
@@ -25,7 +26,7 @@ pub const LEAF: u16 = 1;
 pub const ROOT: u16 = 2;
 /// `P_NONE`: no sibling
 pub const NONE: u32 = 0;
-/// The offset of the high key, and of the first tuple of a page that has none (`P_HIKEY`).
+/// The offset of the high key, or of the first tuple of a page without one (`P_HIKEY`).
 pub const HIGH_KEY: u16 = 1;
 /// The offset of the first tuple of a page with a high key (`P_FIRSTKEY`).
 pub const FIRST_KEY: u16 = 2;
@@ -45,7 +46,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// An empty page of a level (0: leaf) with the line pointer of a high key allocated.
+    /// An empty page of a level (0: leaf), with the line pointer of a high key allocated.
     ///
     /// # Errors
     ///
@@ -56,7 +57,7 @@ impl Page {
         Ok(page)
     }
 
-    /// Makes the page as [`Page::new`] does.
+    /// Empties the page, so that it is as after [`Page::new`].
     pub fn clear(&mut self, level: u32) {
         self.bytes.fill(0);
         self.put16(12, (HEADER + LINE_POINTER) as u16);
@@ -67,7 +68,7 @@ impl Page {
         self.put16(SPECIAL + 12, if level == 0 { LEAF } else { 0 });
     }
 
-    /// The page as it goes to disk, but for LSN and checksum.
+    /// The page as it is written to disk, except for LSN and checksum.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..]
@@ -134,7 +135,7 @@ impl Page {
         &self.bytes[at..at + len]
     }
 
-    /// Adds a tuple at the next offset, which is `offset`; there is room for it.
+    /// Adds a tuple at the next offset, which is `offset`. There must be room for it.
     pub fn add(&mut self, offset: u16, tuple: &[u8]) {
         let upper = self.upper() - tuple::maxalign(tuple.len());
         let lower = HEADER + LINE_POINTER * usize::from(offset);
@@ -145,14 +146,14 @@ impl Page {
         self.put16(14, upper as u16);
     }
 
-    /// Adds the tuple `base` with a posting list of `tids`, two or more, ascending, at the next
-    /// offset; there is room for it (`_bt_form_posting`).
+    /// Adds the tuple `base` with a posting list of `tids` at the next offset (`_bt_form_posting`).
+    /// There must be at least two tids, in ascending order, and room for them.
     pub fn add_posting(&mut self, offset: u16, base: &[u8], tids: &[[u8; 6]]) {
         let size = tuple::maxalign(base.len() + 6 * tids.len());
         let upper = self.upper() - size;
         let lower = HEADER + LINE_POINTER * usize::from(offset);
         debug_assert!(lower <= upper && base.len() % 8 == 0 && tids.len() > 1);
-        // What is behind the last tid is zero, as all of the hole.
+        // The bytes after the last tid are zero, like the whole hole.
         let posting = &mut self.bytes[upper..upper + size];
         let (head, list) = posting.split_at_mut(base.len());
         append::fill(head, base);
@@ -167,13 +168,14 @@ impl Page {
         self.put16(14, upper as u16);
     }
 
-    /// Makes `high_key` the page's high key in place of the last tuple, which is at `last`.
+    /// Replaces the last tuple, which is at `last`, by `high_key`, and makes that the page's high
+    /// key.
     pub fn finish(&mut self, last: u16, high_key: &[u8]) {
         let (at, len) = self.line_pointer(last);
         debug_assert_eq!(at, self.upper());
         let end = at + len;
         let upper = end - high_key.len();
-        // Nothing of the tuple that was here stays in the hole.
+        // No bytes of the removed tuple may remain in the hole.
         self.bytes[at..end].fill(0);
         self.bytes[upper..end].copy_from_slice(high_key);
         self.set_line_pointer(HIGH_KEY, upper, high_key.len());
@@ -183,7 +185,7 @@ impl Page {
         self.put16(14, upper as u16);
     }
 
-    /// Takes out the unused line pointer of the high key: the page is the rightmost of its level.
+    /// Removes the unused line pointer of the high key, for the rightmost page of a level.
     pub fn slide_left(&mut self) {
         let lower = self.lower();
         self.bytes.copy_within(HEADER + LINE_POINTER..lower, HEADER);
@@ -201,7 +203,8 @@ pub fn minus_infinity() -> [u8; tuple::HEADER] {
     pivot
 }
 
-/// Makes the tuple a pivot of `count` attributes, and a heap tid after them if so (`BTreeTupleSetNAtts`).
+/// Makes the tuple a pivot of `count` attributes, with a heap tid after them if `heap_tid`
+/// (`BTreeTupleSetNAtts`).
 pub fn set_attributes(pivot: &mut [u8], count: u16, heap_tid: bool) {
     let info = tuple::info(pivot) | tuple::ALT_TID;
     pivot[6..8].copy_from_slice(&info.to_le_bytes());
@@ -215,7 +218,7 @@ pub fn set_down_link(pivot: &mut [u8], block: u32) {
     pivot[..4].copy_from_slice(&[b[2], b[3], b[0], b[1]]);
 }
 
-/// Where a leaf tuple's posting list begins and how many tids are in it.
+/// The start of a leaf tuple's posting list, and the number of its tids; `None` if it has none.
 #[must_use]
 pub fn posting(tuple: &[u8]) -> Option<(usize, usize)> {
     let offset = u16::from_le_bytes([tuple[4], tuple[5]]);

@@ -1,7 +1,7 @@
-//! B-tree levels, formed from the left to the right as `nbtsort.c` leaves them.
+//! Builds the levels of a B-tree from left to right, as `nbtsort.c` forms them.
 //!
-//! Tuples come in order; a page that is full gets a high key, a downlink in its parent and is
-//! handed out. Blocks are numbered in the order in which pages are begun, the metapage being 0.
+//! Tuples are added in order. A full page gets a high key and a downlink in its parent, and is then
+//! handed out. Blocks are numbered in the order in which their pages are begun. The metapage is 0.
 
 use super::btree::{self, Page, FIRST_KEY, HIGH_KEY};
 use crate::index_sort::shape::{IndexShape, MAX_ATTRIBUTES};
@@ -15,20 +15,20 @@ const INNER_FREE: usize = btree::SIZE * 30 / 100;
 /// Bytes that a heap tid takes in a pivot tuple.
 const PIVOT_TID: usize = 8;
 
-/// The page of a level that is being filled.
+/// The unfinished page of a level.
 #[derive(Debug)]
 struct Level {
     page: Page,
     block: u32,
     /// the lower bound of the page: the left sibling's high key, or minus infinity
     low_key: Vec<u8>,
-    /// offset of the last tuple; `HIGH_KEY` while there is none
+    /// offset of the last tuple; `HIGH_KEY` if there is none yet
     last: u16,
-    /// bytes of the last tuple that are its posting list
+    /// bytes of the last tuple's posting list
     last_extra: usize,
 }
 
-/// A tree being built.
+/// A tree that is being built.
 #[derive(Debug)]
 pub struct Builder {
     levels: Vec<Level>,
@@ -64,7 +64,7 @@ impl Builder {
         self.add_at(shape, 0, tuple)
     }
 
-    /// Adds the leaf tuple `base` with a posting list of these tids.
+    /// Adds the leaf tuple `base` with a posting list of `tids`.
     ///
     /// # Errors
     ///
@@ -82,18 +82,18 @@ impl Builder {
         Ok(())
     }
 
-    /// A page that is done, with its block number.
+    /// The next finished page, with its block number.
     pub fn take_finished(&mut self) -> Option<(u32, Page)> {
         self.finished.pop_front()
     }
 
-    /// Whether a page is done.
+    /// Whether a page is finished.
     #[must_use]
     pub fn has_finished(&self) -> bool {
         !self.finished.is_empty()
     }
 
-    /// Gives back a page that was taken, to be used again.
+    /// Returns a page that was taken, for reuse.
     pub fn reuse(&mut self, page: Page) {
         if self.spare.len() < self.spare.capacity() {
             self.spare.push_within(page);
@@ -138,7 +138,7 @@ impl Builder {
         Ok(())
     }
 
-    /// The level with room for a tuple of so many bytes on its page, at the offset `last`.
+    /// The level, whose page has room for a tuple of `size` bytes at the offset `last`.
     #[inline]
     fn make_room(
         &mut self,
@@ -164,8 +164,9 @@ impl Builder {
         Ok(state)
     }
 
-    /// Begins a new page with the last tuple of the present one, makes that tuple the latter's
-    /// high key, truncated on a leaf, links it into its parent and hands it out.
+    /// Begins a new page with the last tuple of the current one. That tuple becomes the high key of
+    /// the current page, truncated on a leaf. The current page is linked into its parent and handed
+    /// out.
     fn finish_page(&mut self, shape: &IndexShape, level: usize) -> Result<(), BuildFailure> {
         let (mut page, block) = self.new_page(level as u32)?;
         let state = &mut self.levels[level];
@@ -193,7 +194,7 @@ impl Builder {
         Ok(try_push_back(&mut self.finished, (done_block, done))?)
     }
 
-    /// Finishes the rightmost page of every level; no tuple may be added after that.
+    /// Finishes the rightmost page of every level. No tuple may be added after that.
     ///
     /// # Errors
     ///
@@ -220,15 +221,16 @@ impl Builder {
     }
 }
 
-/// The first tuple of an inner page: only its downlink is kept.
+/// The first tuple of an inner page, of which only the downlink is kept.
 fn first_of_inner(tuple: &[u8]) -> [u8; tuple::HEADER] {
     let mut first = btree::minus_infinity();
     first[..4].copy_from_slice(&tuple[..4]);
     first
 }
 
-/// Appends to `out` the high key between two leaf tuples: as many attributes of the right one as
-/// tell them apart, or its whole key and the left one's last tid (`_bt_truncate`).
+/// Appends to `out` the high key between two leaf tuples: the leading attributes of the right one
+/// that distinguish them. If all are equal, it is the whole key and the left tuple's last tid
+/// (`_bt_truncate`).
 fn truncate(
     shape: &IndexShape,
     left: &[u8],

@@ -1,4 +1,5 @@
-//! Rows in the order of the index, to leaf tuples: posting lists, uniqueness (`_bt_load`).
+//! Forms leaf tuples from rows in the order of the index, with posting lists and a check of
+//! uniqueness (`_bt_load`).
 
 use super::btree;
 use super::btree_build::{Builder, Root};
@@ -12,34 +13,34 @@ use crate::memory::Fallible;
 /// (`_bt_load`).
 const MAX_POSTING: usize = (btree::SIZE / 10) / 8 * 8 - 4;
 
-/// How many tids such a tuple takes whose base is of so many bytes; tuples are multiples of eight.
+/// Most tids of such a tuple with a base of `base` bytes. Sizes of tuples are multiples of eight.
 fn most_tids(base: usize) -> usize {
     (MAX_POSTING / 8 * 8).saturating_sub(base) / 6
 }
 
-/// Forms the leaf level, and the levels above it, of rows that come in order.
+/// Forms the leaf level and the levels above it from rows that are added in order.
 #[derive(Debug, Default)]
 pub struct TreeLoader {
     builder: Builder,
-    /// the first bytes and the tuple of the row that the next one is compared with
+    /// the prefix and the tuple of the row with which the next one is compared
     prefix: u128,
     base: Vec<u8>,
-    /// a unique index has a base; without deduplication nothing else needs one
+    /// true if a unique index has a base; without deduplication nothing else needs one
     has_base: bool,
-    /// the base is made of its prefix: another row with the prefix and no tuple is equal
+    /// the base has no tuple: another row with its prefix and no tuple is equal
     whole: bool,
-    /// the base's address, in a unique index
+    /// the base's tid, in a unique index
     base_tid: Tid,
-    /// tids of the rows that are equal to `base` and not in the tree yet
+    /// tids of the rows that are equal to `base` and are not in the tree yet
     tids: Vec<[u8; 6]>,
-    /// how many go into one posting list with the base
+    /// most tids in one posting list with this base
     most: usize,
     scratch: Vec<u8>,
-    /// the tuple with the lowest tid that has a key again
+    /// the tuple with the lowest tid of those that repeat a key
     duplicate: Vec<u8>,
-    /// the address of the first row with that key
+    /// the tid of the first row with that key
     earlier: Tid,
-    /// neighbours with equal keys, where these are reported: both addresses
+    /// adjacent rows with equal keys, if these are reported: both tids
     twins: Vec<[Tid; 2]>,
     rows: u64,
 }
@@ -49,7 +50,8 @@ impl TreeLoader {
     ///
     /// # Errors
     ///
-    /// No memory; in a unique index, [`BuildFailure::Duplicate`]: see [`TreeLoader::duplicate`].
+    /// No memory. In a unique index, also [`BuildFailure::Duplicate`]: see
+    /// [`TreeLoader::duplicate`].
     #[inline]
     pub fn add(&mut self, shape: &IndexShape, row: &RunRow) -> Result<(), BuildFailure> {
         self.rows += 1;
@@ -69,7 +71,7 @@ impl TreeLoader {
         if row.is_dead() {
             return Ok(());
         }
-        // The base's tuple is kept only where its prefix does not say it all.
+        // The base's tuple is kept only if the prefix does not hold its whole key.
         let mut equal = self.has_base && self.prefix == row.prefix;
         if equal && !(self.whole && row.tuple.is_empty()) {
             if self.whole {
@@ -86,7 +88,7 @@ impl TreeLoader {
             if first {
                 self.duplicate.clear();
                 self.duplicate.try_extend(tuple)?;
-                // Rows with equal keys come in the order of their addresses.
+                // Rows with equal keys are added in the order of their tids.
                 self.earlier = self.base_tid;
             }
             if !shape.first_in_table {
@@ -118,8 +120,8 @@ impl TreeLoader {
         Ok(())
     }
 
-    /// Adds a row that is equal to the one before, bit for bit, to an index that deduplicates.
-    /// `false`: it is to be added by [`TreeLoader::add`].
+    /// Adds a row that has the same bytes as the one before, to an index that deduplicates.
+    /// `false`: call [`TreeLoader::add`] instead.
     #[inline]
     pub fn add_same(&mut self, tid: Tid) -> bool {
         let room = self.tids.len() < self.most;
@@ -130,7 +132,8 @@ impl TreeLoader {
         room
     }
 
-    /// Whether the row's values are the base's, bit for bit (`_bt_keep_natts_fast`).
+    /// Whether the row's values have the same bytes as the base's (`_bt_keep_natts_fast`).
+    /// Compressed and plain forms of a value count as the same.
     #[inline]
     fn is_base(&mut self, shape: &IndexShape, row: &RunRow) -> Result<bool, BuildFailure> {
         if self.prefix != row.prefix {
@@ -146,7 +149,7 @@ impl TreeLoader {
                 && tuple::compare(shape, &self.base, tuple).0.is_eq())
     }
 
-    /// Puts the rows that are equal to the base into the tree.
+    /// Adds the rows that are equal to the base to the tree.
     fn flush(&mut self, shape: &IndexShape) -> Result<(), BuildFailure> {
         match self.tids.as_slice() {
             [] => return Ok(()),
@@ -160,11 +163,11 @@ impl TreeLoader {
         Ok(())
     }
 
-    /// No more rows: finishes the tree.
+    /// Finishes the tree. No more rows may be added.
     ///
     /// # Errors
     ///
-    /// No memory; [`BuildFailure::Duplicate`] where that was to wait for all rows.
+    /// No memory. [`BuildFailure::Duplicate`] if it was delayed until all rows were added.
     pub fn finish(&mut self, shape: &IndexShape) -> Result<Root, BuildFailure> {
         if !self.duplicate.is_empty() {
             return Err(BuildFailure::Duplicate);
@@ -173,37 +176,37 @@ impl TreeLoader {
         self.builder.finish(shape)
     }
 
-    /// The pages that are done.
+    /// The builder, which has the finished pages.
     pub fn builder(&mut self) -> &mut Builder {
         &mut self.builder
     }
 
-    /// The tuple of a row that has the key of another one, and the address of the first such row.
+    /// The tuple of a row that repeats a key, and the tid of the first row with that key.
     #[must_use]
     pub fn duplicate(&self) -> (&[u8], Tid) {
         (&self.duplicate, self.earlier)
     }
 
-    /// Rows with the key of the row before, and that row, both by their addresses, since
+    /// The tids of each row that has the key of the row before, and of that row, since
     /// [`TreeLoader::forget_twins`].
     #[must_use]
     pub fn twins(&self) -> &[[Tid; 2]] {
         &self.twins
     }
 
-    /// The twins have been taken.
+    /// Forgets the reported rows after the caller has read them.
     pub fn forget_twins(&mut self) {
         self.twins.clear();
     }
 
-    /// Rows added so far.
+    /// The number of rows added so far.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.rows
     }
 }
 
-/// The row's index tuple, its tid set.
+/// The row's index tuple, with its tid set.
 #[inline]
 fn with_tid<'a>(
     shape: &IndexShape,

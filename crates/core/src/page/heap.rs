@@ -20,7 +20,7 @@ const LP_NORMAL: u32 = 1;
 
 const _: () = assert!(MAX_TUPLES == 291);
 
-/// Where the free space of the page that is being filled begins and ends.
+/// The start and the end of the free space of the page that is being filled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hole {
     lower: usize,
@@ -28,7 +28,7 @@ pub(crate) struct Hole {
 }
 
 impl Hole {
-    /// That of an empty page; the 8192 bytes of `page` become one (`PageInit`).
+    /// Initializes the 8192 bytes of `page` as an empty page (`PageInit`), and returns its hole.
     pub(crate) fn open(page: &mut [u8]) -> Hole {
         page.fill(0);
         let hole = Hole { lower: HEADER, upper: SIZE };
@@ -44,21 +44,21 @@ impl Hole {
         page[14..16].copy_from_slice(&(self.upper as u16).to_le_bytes());
     }
 
-    /// Whether `heap_multi_insert` would put a further tuple of `len` bytes on the
-    /// page and leave `reserve` bytes free (`PageGetHeapFreeSpace`).
+    /// Whether `heap_multi_insert` would put another tuple of `len` bytes on the page and leave
+    /// `reserve` bytes free (`PageGetHeapFreeSpace`).
     #[inline]
     pub(crate) fn takes(self, len: usize, reserve: usize) -> bool {
         self.lower + LINE_POINTER + tuple::align(len, tuple::MAXALIGN) + reserve <= self.upper
             && self.tuples() < MAX_TUPLES
     }
 
-    /// How many tuples the page has.
+    /// The number of tuples on the page.
     pub(crate) fn tuples(self) -> usize {
         (self.lower - HEADER) / LINE_POINTER
     }
 
-    /// Adds a line pointer and makes room for the tuple: its place in the page
-    /// (`PageAddItem`). The tuple fits.
+    /// Adds a line pointer and allocates room for the tuple, which must fit (`PageAddItem`).
+    /// Returns its position in the page.
     #[inline]
     pub(crate) fn add(&mut self, page: &mut [u8], len: usize) -> usize {
         self.upper -= tuple::align(len, tuple::MAXALIGN);

@@ -1,4 +1,4 @@
-//! PostgreSQL's layouts on disk, as constants with assertions.
+//! PostgreSQL's on-disk layouts, as constants with assertions.
 
 pub mod btree;
 pub mod btree_build;

@@ -1,10 +1,9 @@
-//! PGCOPY: where tuples and their fields lie, in the stream of `FORMAT binary`.
+//! PGCOPY: finds tuples and their fields in the stream of `FORMAT binary`.
 //!
-//! Source of the rules: `ReceiveCopyBinaryHeader`, the binary half of
-//! `NextCopyFrom` and `CopyReadBinaryAttribute` of
-//! `src/backend/commands/copyfromparse.c`. What a value means is not judged.
-//! As to the server, a stream may end without its trailer wherever a tuple may
-//! begin, and a last byte that is half a field count is passed over.
+//! The rules are those of `ReceiveCopyBinaryHeader`, the binary half of `NextCopyFrom` and
+//! `CopyReadBinaryAttribute` of `src/backend/commands/copyfromparse.c`. Values are not interpreted.
+//! As in the server, a stream may end without its trailer at any start of a tuple, and a single
+//! last byte of a field count is ignored.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,48 +11,48 @@ use std::ops::Range;
 use super::MAX_RECORD;
 use crate::memory::Fallible;
 
-/// How many bytes a header has before its extension.
+/// Bytes of a header before its extension.
 pub const HEADER_LEN: usize = 19;
 
 const SIGNATURE: &[u8; 11] = b"PGCOPY\n\xff\r\n\0";
 const WITH_OIDS: u32 = 1 << 16;
 
-/// Why a stream is not PGCOPY. The messages are the server's.
+/// The reason why a stream is not PGCOPY. The messages are the server's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Corrupt {
-    /// the first 11 bytes
+    /// the first 11 bytes are not the signature
     Signature,
-    /// the stream ends before the flags do
+    /// the stream ends before the end of the flags
     MissingFlags,
     /// a stream with OIDs, which PostgreSQL wrote before 12
     WithOids,
     /// a flag that changes the format
     CriticalFlags,
-    /// the length of the header's extension: not there or negative
+    /// the length of the header's extension is missing or negative
     MissingLength,
     /// the stream ends in the header's extension
     WrongLength,
     /// a tuple with another number of fields
     FieldCount {
-        /// as it stands in the stream
+        /// the number in the stream
         found: i16,
-        /// the columns that are loaded
+        /// the number of columns to load
         expected: i16,
     },
-    /// a negative length that is not NULL's -1
+    /// a negative length other than -1, which is NULL
     FieldSize,
-    /// the stream ends in a tuple
+    /// the stream ends within a tuple
     UnexpectedEof,
-    /// bytes behind the trailer
+    /// bytes after the trailer
     AfterTrailer,
     /// a field of 1 GB or more
     TooLong,
-    /// there is no memory for a tuple's fields, whatever they are
+    /// there is not enough memory for a tuple's fields, which may be valid
     OutOfMemory,
 }
 
 impl Corrupt {
-    /// The SQLSTATE that the server gives.
+    /// The SQLSTATE that the server reports.
     pub fn sqlstate(&self) -> &'static str {
         match self {
             Corrupt::TooLong => "54000",
@@ -86,13 +85,13 @@ impl fmt::Display for Corrupt {
 
 impl std::error::Error for Corrupt {}
 
-/// Reads the header that opens a stream: up to [`HEADER_LEN`] bytes, fewer only
-/// where the stream has no more. Gives the length of the extension behind it,
-/// which is to be skipped ([`Corrupt::WrongLength`] where the stream ends in it).
+/// Reads the header at the start of a stream. `bytes` has [`HEADER_LEN`] bytes, or fewer if the
+/// stream ends before. Returns the length of the extension that follows. The caller must skip it,
+/// with [`Corrupt::WrongLength`] if the stream ends in it.
 ///
 /// # Errors
 ///
-/// What the server would say.
+/// The server's error.
 pub fn header(bytes: &[u8]) -> Result<u32, Corrupt> {
     let rest = bytes.strip_prefix(SIGNATURE).ok_or(Corrupt::Signature)?;
     let (flags, rest) = rest.split_first_chunk().ok_or(Corrupt::MissingFlags)?;
@@ -107,7 +106,7 @@ pub fn header(bytes: &[u8]) -> Result<u32, Corrupt> {
     length.and_then(|l| u32::try_from(l).ok()).ok_or(Corrupt::MissingLength)
 }
 
-/// What a field's length says: `None` for NULL.
+/// The size of a field from its length word; `None` for NULL.
 fn field_size(size: i32) -> Result<Option<usize>, Corrupt> {
     match usize::try_from(size) {
         Ok(size) if size >= MAX_RECORD => Err(Corrupt::TooLong),
@@ -117,7 +116,7 @@ fn field_size(size: i32) -> Result<Option<usize>, Corrupt> {
     }
 }
 
-/// Walks through whole tuples in memory.
+/// Reads tuples from a chunk in memory.
 #[derive(Debug)]
 pub struct Tuples<'c> {
     chunk: &'c [u8],
@@ -128,27 +127,26 @@ pub struct Tuples<'c> {
 }
 
 impl<'c> Tuples<'c> {
-    /// At the start of a tuple, or of the trailer; the chunk is all there is.
+    /// Starts at a tuple or at the trailer. The chunk must be the rest of the stream.
     pub fn new(chunk: &'c [u8], columns: i16) -> Self {
         Tuples { chunk, position: 0, columns, tuples: 0, ended: false }
     }
 
-    /// Where the next tuple begins.
+    /// The position of the next tuple.
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// The number that COPY's CONTEXT would give the tuple that comes next, from 1.
+    /// The line number of the next tuple in COPY's CONTEXT, from 1.
     pub fn line(&self) -> u64 {
         self.tuples + 1
     }
 
-    /// The fields of the next tuple, NULL being `None`; `false` at the end.
+    /// Reads the fields of the next tuple, with `None` for NULL. Returns false at the end.
     ///
     /// # Errors
     ///
-    /// What the server would say. `fields` then holds the fields before the
-    /// one that is at fault.
+    /// The server's error. `fields` then holds the fields before the faulty one.
     pub fn next(&mut self, fields: &mut Vec<Option<Range<usize>>>) -> Result<bool, Corrupt> {
         fields.clear();
         let rest = &self.chunk[self.position..];
@@ -187,66 +185,66 @@ impl<'c> Tuples<'c> {
     }
 }
 
-/// What a block of a binary stream holds.
+/// The tuple ends in a block of a binary stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TupleCuts {
-    /// where the first tuple that ends in this block ends
+    /// the end of the first tuple that ends in this block
     pub first: Option<usize>,
-    /// where the last one ends; what follows it in an ended stream is the trailer
+    /// the end of the last one; in an ended stream, the trailer follows it
     pub last: Option<usize>,
-    /// how many tuples the stream has up to now
+    /// the number of tuples in the stream so far
     pub tuples: u64,
     /// the trailer has been read
     pub ended: bool,
 }
 
-/// What the bytes that come next are.
+/// The kind of the next bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expect {
     /// the number of fields of a tuple, or the trailer
     Count,
     /// the length of a field
     Size,
-    /// so many bytes of a field
+    /// this many bytes of a field
     Value(usize),
     Nothing,
 }
 
-/// Follows a binary stream, behind its header, block by block. Its memory is a
-/// few words however long a field is.
+/// Follows a binary stream after its header, block by block. It uses a few words of memory, however
+/// long a field is.
 #[derive(Clone, Debug)]
 #[allow(clippy::disallowed_methods)] // only the loader clones it
 pub struct TupleSplitter {
     columns: i16,
     expect: Expect,
-    /// fields of the tuple that are still to come, the present one not counted
+    /// further fields of the tuple, without the current one
     left: i16,
-    /// the bytes of a number that came in two blocks
+    /// the bytes of a number that is split between two blocks
     number: [u8; 4],
     have: usize,
     tuples: u64,
 }
 
 impl TupleSplitter {
-    /// At the start of a tuple.
+    /// Starts at a tuple.
     pub fn new(columns: i16) -> Self {
         let expect = Expect::Count;
         TupleSplitter { columns, expect, left: 0, number: [0; 4], have: 0, tuples: 0 }
     }
 
-    /// The number that COPY's CONTEXT would give the current tuple, from 1.
+    /// The line number of the current tuple in COPY's CONTEXT, from 1.
     pub fn line(&self) -> u64 {
         self.tuples + 1
     }
 
-    /// The index of the current column, where a tuple has been begun.
+    /// The index of the current column, within a tuple.
     pub fn column(&self) -> Option<usize> {
         let begun = matches!(self.expect, Expect::Size | Expect::Value(_));
         begun.then(|| (self.columns - self.left - 1) as usize)
     }
 
-    /// The next bytes of the stream. The second value is what the server would
-    /// say; the cuts before it hold all the same, and nothing is to be fed after it.
+    /// Reads the next bytes of the stream. The second value is the server's error. Cuts before the
+    /// error are valid. After an error, no more bytes may be fed.
     pub fn feed(&mut self, block: &[u8]) -> (TupleCuts, Result<(), Corrupt>) {
         let mut cuts = TupleCuts::default();
         let followed = self.follow(block, &mut cuts);
@@ -295,11 +293,11 @@ impl TupleSplitter {
         Ok(())
     }
 
-    /// The stream is over.
+    /// Ends the stream.
     ///
     /// # Errors
     ///
-    /// [`Corrupt::UnexpectedEof`] in mid-tuple.
+    /// [`Corrupt::UnexpectedEof`] within a tuple.
     pub fn finish(&self) -> Result<(), Corrupt> {
         match self.expect {
             Expect::Count | Expect::Nothing => Ok(()),
@@ -319,7 +317,7 @@ impl TupleSplitter {
         cuts.last = Some(at);
     }
 
-    /// A number's bytes, once the last of them is there.
+    /// The bytes of a number, after its last byte has been read.
     fn number<const N: usize>(&mut self, block: &[u8], at: &mut usize) -> Option<[u8; N]> {
         let there = (N - self.have).min(block.len() - *at);
         self.number[self.have..self.have + there].copy_from_slice(&block[*at..*at + there]);

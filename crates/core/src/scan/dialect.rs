@@ -1,4 +1,4 @@
-//! COPY's options on the form of the file.
+//! COPY's options for the form of the file.
 
 /// The two formats with delimiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub enum Format {
     Text,
 }
 
-/// What ends a line. COPY takes it from the first line and holds the rest to it.
+/// The end of a line. COPY takes it from the first line, and all other lines must have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Eol {
     /// no line has ended yet
@@ -23,7 +23,7 @@ pub enum Eol {
 }
 
 impl Eol {
-    /// The line end itself, where it is known.
+    /// The bytes of the line end, if it is known.
     pub fn bytes(self) -> Option<&'static [u8]> {
         match self {
             Eol::Unknown => None,
@@ -34,24 +34,24 @@ impl Eol {
     }
 }
 
-/// What `\.` means, which depends on the format and on the server's version.
+/// The meaning of `\.`, which depends on the format and on the server's version.
 ///
-/// What follows the end of the data is dropped, as the server drops what a
-/// client still sends. (Of a *file* that it reads itself, a server up to 17
-/// goes on with the next line if `\.` stood behind a record.)
+/// Bytes after the end of the data are dropped, as the server drops what a client still sends. (For
+/// a *file* that the server reads itself, a server up to 17 continues with the next line if `\.`
+/// came after a record.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DotLine {
-    /// Up to 17. CSV: a line of `\.` ends the data. Text: `\.` before a line
-    /// end ends the data, and what precedes it on its line is a record still.
+    /// Up to 17. CSV: a line of `\.` ends the data. Text: `\.` before a line end ends the data, and
+    /// the bytes before it on its line are still a record.
     Ends,
-    /// Text since 18: as before, but refused unless `\.` is alone on its line.
+    /// Text since 18: the same, but an error unless `\.` is alone on its line.
     Alone,
-    /// CSV since 18: data like any other.
+    /// CSV since 18: data.
     IsData,
 }
 
 impl DotLine {
-    /// What `\.` means to PostgreSQL `major`.
+    /// The meaning of `\.` to PostgreSQL `major`.
     pub fn of(format: Format, major: u32) -> Self {
         match format {
             _ if major < 18 => DotLine::Ends,
@@ -61,23 +61,24 @@ impl DotLine {
     }
 }
 
-/// Which bytes below 128 are characters of their own, in the encoding of the data.
+/// The bytes below 128 that are characters by themselves in the encoding of the data.
 ///
-/// The server converts before it looks for delimiters; what is scanned here is not converted.
+/// The server converts the data before it looks for delimiters. The data scanned here are not
+/// converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Characters {
-    /// all: UTF-8, and every encoding that a database may have
+    /// all: UTF-8 and every encoding that a database may have
     Ascii,
-    /// SJIS, SHIFT_JIS_2004: all but the second one of two that are a character; half-width
+    /// SJIS, SHIFT_JIS_2004: all except the second byte of a two-byte character; half-width
     /// katakana are above 127 and have no second byte
     Sjis,
-    /// BIG5, GBK, GB18030, UHC: all but those behind a byte above 127
+    /// BIG5, GBK, GB18030, UHC: all except those after a byte above 127
     Pairs,
 }
 
 impl Characters {
-    /// Those of the encoding that the server calls by this name (`pg_encname_tbl` of
-    /// `src/common/encnames.c`). JOHAB, too, has such characters, and the server refuses them.
+    /// The value for an encoding, by the server's name for it (`pg_encname_tbl` of
+    /// `src/common/encnames.c`). JOHAB has two-byte characters, too, but the server rejects them.
     #[allow(clippy::disallowed_methods)] // only the loader names encodings
     pub fn of(encoding: &str) -> Self {
         let letters = encoding.chars().filter(char::is_ascii_alphanumeric);
@@ -91,11 +92,13 @@ impl Characters {
         }
     }
 
-    /// Whether `next` belongs to the character that begins with `byte`: `pg_sjis_mblen` and its
-    /// like of `src/common/wchar.c`. One of GB18030 that has four bytes counts as two pairs.
+    /// Whether `next` belongs to the character that begins with `byte`, like `pg_sjis_mblen` and
+    /// similar functions of `src/common/wchar.c`. A four-byte character of GB18030 counts as two
+    /// pairs.
     #[inline]
     pub(super) fn joins(self, byte: u8, next: u8) -> bool {
-        // What is less is no second byte in any of them: the server refuses the first one.
+        // In none of these encodings is a second byte less than this. The server rejects the first
+        // byte in that case.
         const LEAST: u8 = 0x30;
         let leads = match self {
             Characters::Ascii => false,
@@ -105,7 +108,7 @@ impl Characters {
         leads && next >= LEAST
     }
 
-    /// How many bytes at `at` have to be taken together: 1 or 2.
+    /// The number of bytes at `at` that belong together: 1 or 2.
     #[inline]
     pub(super) fn width(self, text: &[u8], at: usize) -> usize {
         match text.get(at..) {
@@ -115,11 +118,11 @@ impl Characters {
     }
 }
 
-/// What a quote means in CSV that is not where the form has one: a field is quoted where a quote
-/// is its first byte and another one its last. Text format has no quotes.
+/// The meaning of a stray quote in CSV. A field is quoted if a quote is its first byte and another
+/// one its last. Any other quote is stray. Text format has no quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StrayQuotes {
-    /// what it means to COPY: each quote opens or closes, wherever it stands
+    /// as in COPY: each quote opens or closes, wherever it is
     Copy,
     /// the record is malformed
     Error,
@@ -127,36 +130,36 @@ pub enum StrayQuotes {
     Literal,
 }
 
-/// COPY's options on the form of the file, validated as the server validates them
+/// COPY's options for the form of the file, validated like those of the server
 /// (`ProcessCopyOptions`, `src/backend/commands/copy.c`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::disallowed_methods)] // only the loader clones it
 pub struct Dialect {
     /// csv or text
     pub format: Format,
-    /// one byte, neither CR nor LF nor the quote; in text none that an escape uses
+    /// one byte, not CR, LF or the quote; in text, not a byte that an escape uses
     pub delimiter: u8,
-    /// csv: the quote; any byte but the delimiter, CR and LF not excepted
+    /// csv: the quote; any byte except the delimiter, even CR or LF
     pub quote: u8,
     /// csv: the escape within quotes; the quote itself by default
     pub escape: u8,
-    /// the marker of NULL, without CR, LF, delimiter and quote
+    /// the marker of NULL, without CR, LF, delimiter or quote
     pub null: Vec<u8>,
-    /// the marker of a column's default (PostgreSQL 16), if there is one
+    /// the marker of a column's default (PostgreSQL 16), if any
     pub default: Option<Vec<u8>>,
-    /// what `\.` means
+    /// the meaning of `\.`
     pub dot_line: DotLine,
-    /// text: what escapes make is checked to be UTF-8. Not set where the database
-    /// or the file has another encoding: only the server can check them
+    /// text: values with escapes are checked to be UTF-8. False if the database or the file has
+    /// another encoding: only the server can check that
     pub utf8: bool,
-    /// the encoding of the data, as far as it matters here
+    /// the encoding of the data, as far as the scanner needs it
     pub characters: Characters,
-    /// csv: what a stray quote means
+    /// csv: the meaning of a stray quote
     pub stray_quotes: StrayQuotes,
 }
 
 impl Dialect {
-    /// COPY's defaults for `FORMAT csv`, as of PostgreSQL 18.
+    /// COPY's defaults for `FORMAT csv`, as in PostgreSQL 18.
     pub fn csv() -> Self {
         Dialect {
             format: Format::Csv,
@@ -172,7 +175,7 @@ impl Dialect {
         }
     }
 
-    /// COPY's defaults for `FORMAT text`, as of PostgreSQL 18.
+    /// COPY's defaults for `FORMAT text`, as in PostgreSQL 18.
     #[allow(clippy::disallowed_methods)] // the extension states every option
     pub fn text() -> Self {
         Dialect {
@@ -189,9 +192,9 @@ impl Dialect {
         }
     }
 
-    /// The same file as PostgreSQL `major` reads it in text format into a
-    /// database whose encoding is UTF-8 or is not. In CSV, where a line of `\.`
-    /// is silently the end up to 17, what it means stays the caller's choice.
+    /// The dialect in which PostgreSQL `major` reads the same file in text format, into a database
+    /// whose encoding is UTF-8 or not. In CSV, up to 17, a line of `\.` ends the data silently, so
+    /// the caller still chooses its meaning.
     pub fn on_server(mut self, major: u32, utf8: bool) -> Self {
         self.utf8 &= utf8;
         if self.format == Format::Text {
@@ -200,22 +203,22 @@ impl Dialect {
         self
     }
 
-    /// The same for data in the encoding that the server calls by this name.
+    /// The same dialect, for data in the encoding of this name (the server's).
     pub fn in_encoding(mut self, encoding: &str) -> Self {
         self.utf8 = false;
         self.characters = Characters::of(encoding);
         self
     }
 
-    /// CSV: a quote opens at the start of a field only. Where the quote itself ends lines, COPY's
-    /// rule is the only one.
+    /// CSV: whether a quote opens only at the start of a field. If the quote itself ends lines,
+    /// only COPY's rule is possible.
     pub fn strict(&self) -> bool {
         self.format == Format::Csv
             && self.stray_quotes != StrayQuotes::Copy
             && !self.quotes_with_line_ends()
     }
 
-    /// CSV: the quote or the escape is itself a byte that ends lines.
+    /// CSV: whether the quote or the escape is itself a byte that ends lines.
     pub(super) fn quotes_with_line_ends(&self) -> bool {
         let line_end = |c| c == b'\r' || c == b'\n';
         self.format == Format::Csv && (line_end(self.quote) || line_end(self.escape))

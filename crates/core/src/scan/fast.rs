@@ -1,36 +1,36 @@
-//! The scanner in blocks of 64 bytes: one pass, and no copy of a field that is
-//! its bytes.
+//! The scanner in blocks of 64 bytes. It makes one pass, and copies no field whose value is its raw
+//! bytes.
 //!
-//! It knows well-formed records only. Whatever else it meets (a record that is
-//! refused, the first line and the last, `\.`, no memory) it leaves to [`super::naive`],
-//! from the record's start; so the two cannot differ in what they refuse.
+//! It handles only well-formed records. All else (a malformed record, the first line and the last,
+//! `\.`, no memory) is left to [`super::naive`], from the start of the record. The two scanners can
+//! therefore not reject different records.
 
 use super::marks::{Carry, Marks, Rules};
 use super::simd::{Lanes, BLOCK};
 use super::{strict, unescape};
 use super::{Dialect, DotLine, Eol, FieldKind, Format, Next, Record, Scanner, MAX_RECORD};
 
-/// The block that the scanner is in, and what of it is not yet used.
+/// The scanner's current block, and the marks in it that are not used yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Window {
-    /// where the block begins in the chunk
+    /// the position of the block in the chunk
     base: usize,
     marks: Marks,
     carry: Carry,
 }
 
 impl Window {
-    /// Nothing left before `position`, where a record begins: the next block
-    /// is loaded from there.
+    /// A window without marks before `position`, where a record begins. The next block is loaded
+    /// from there.
     pub(super) fn before(position: usize) -> Self {
         Window { base: position.wrapping_sub(BLOCK), ..Window::default() }
     }
 
-    /// The block at `base`, of which bytes before `from` do not count.
+    /// Loads the block at `base`. Marks before `from` are cleared.
     ///
     /// # Safety
     ///
-    /// The processor has what `L` needs.
+    /// The processor has the features that `L` needs.
     #[inline(always)]
     unsafe fn load<L: Lanes>(
         base: usize,
@@ -49,7 +49,7 @@ impl Window {
                 &tail
             }
         };
-        // SAFETY: as the caller answers.
+        // SAFETY: the caller guarantees what `L` needs.
         let mut marks = unsafe { Marks::of::<L>(block, rules, eol, &mut carry) };
         if rest.len() < BLOCK {
             let there = (1 << rest.len()) - 1;
@@ -57,24 +57,24 @@ impl Window {
             marks.inside &= there;
         }
         if from > base {
-            // The LF of the CR LF that ended the record before.
+            // This is the LF of the CR LF that ended the record before.
             marks.ends &= u64::MAX << (from - base);
         }
         Window { base, marks, carry }
     }
 }
 
-/// Whether the record at `start` may begin with the marker of the data's end.
+/// Whether the record at `start` may begin with the marker for the end of the data.
 #[inline(always)]
 fn may_be_marker(dialect: &Dialect, chunk: &[u8], start: usize) -> bool {
     chunk[start] == b'\\' && dialect.format == Format::Csv && dialect.dot_line == DotLine::Ends
 }
 
-/// Whether the field at `field`, which has a quote and goes on after the block at `base`, may have
-/// quotes around it. After a stray one, its end might be far away.
+/// Whether the field at `field`, which has a quote and continues after the block at `base`, may be
+/// enclosed in quotes. After a stray quote, its end might be far away.
 #[inline(never)]
 fn may_be_quoted(dialect: &Dialect, chunk: &[u8], field: usize, base: usize) -> bool {
-    /// after so many blocks it is worth looking for the quote that closes the field
+    /// after this many bytes, it pays to look for the quote that closes the field
     const LONG: usize = 256 * BLOCK;
     if chunk.get(field) != Some(&dialect.quote) {
         return false;
@@ -86,11 +86,11 @@ fn may_be_quoted(dialect: &Dialect, chunk: &[u8], field: usize, base: usize) -> 
     next.map_or(true, |c| *c == dialect.delimiter || matches!(c, b'\r' | b'\n'))
 }
 
-/// Scans the record at the scanner's position; `None` leaves it to the naive scanner.
+/// Scans the record at the scanner's position. `None`: the naive scanner must scan it.
 ///
 /// # Safety
 ///
-/// The processor has what `L` needs.
+/// The processor has the features that `L` needs.
 #[inline(always)]
 pub(super) unsafe fn next<L: Lanes>(
     s: &mut Scanner<'_>,
@@ -104,7 +104,7 @@ pub(super) unsafe fn next<L: Lanes>(
     record.clear();
     let mut window = s.window;
     let mut field = start;
-    // Of the field so far, in blocks left behind: quotes and escapes; of the record: lines.
+    // Counts in earlier blocks: quotes and escapes of this field, and lines of this record.
     let (mut inside, mut lines) = (0, 0);
     loop {
         while window.marks.ends != 0 {
@@ -117,7 +117,7 @@ pub(super) unsafe fn next<L: Lanes>(
             } else {
                 window.marks.inside ^= within;
                 inside += within.count_ones() as usize;
-                // SAFETY: as the caller answers.
+                // SAFETY: the caller guarantees what `L` needs.
                 unsafe { resolve::<L>(dialect, chunk, field, at, inside, s.strict, record)? };
                 inside = 0;
             }
@@ -133,7 +133,7 @@ pub(super) unsafe fn next<L: Lanes>(
             window.marks.quoted_lines ^= quoted;
             lines += u64::from(quoted.count_ones());
             if next - at == 2 {
-                // The LF behind the CR ends nothing more; in a next block, loading knows.
+                // The LF after the CR is not another end. In the next block, loading clears it.
                 window.marks.ends &= !(bit << 1);
             }
             s.line += lines + 1;
@@ -153,7 +153,7 @@ pub(super) unsafe fn next<L: Lanes>(
         if base >= chunk.len() {
             return if s.strict && inside != 0 { None } else { unfinished(s, record) };
         }
-        // SAFETY: as the caller answers.
+        // SAFETY: the caller guarantees what `L` needs.
         window = unsafe { Window::load::<L>(base, start, chunk, rules, s.eol, window.carry) };
     }
 }
@@ -170,16 +170,16 @@ pub(super) unsafe fn next_avx2(
     rules: &Rules,
     record: &mut Record,
 ) -> Option<Next> {
-    // SAFETY: as the caller answers.
+    // SAFETY: the caller guarantees AVX2 and the other features.
     unsafe { next::<super::simd::Avx2>(s, rules, record) }
 }
 
-/// The chunk ends in mid-record: more bytes are needed, or it is the last record.
+/// The chunk ends within a record: either more bytes are needed, or it is the last record.
 fn unfinished(s: &Scanner<'_>, record: &mut Record) -> Option<Next> {
     if s.last || s.chunk.len() - s.position >= MAX_RECORD {
         return None;
     }
-    // What is known of a record in part is nothing.
+    // Nothing is kept of a partial record.
     record.clear();
     record.start = s.position;
     record.end = s.position;
@@ -187,7 +187,7 @@ fn unfinished(s: &Scanner<'_>, record: &mut Record) -> Option<Next> {
     Some(Next::Partial)
 }
 
-/// Where the next record begins, if the line end at `at` is one of the known kind.
+/// The position of the next record, if the line end at `at` is of the known kind.
 #[inline(always)]
 fn line_end(chunk: &[u8], at: usize, eol: Eol) -> Option<usize> {
     match (eol, chunk[at]) {
@@ -197,11 +197,11 @@ fn line_end(chunk: &[u8], at: usize, eol: Eol) -> Option<usize> {
     }
 }
 
-/// Adds the field from `from` to `to`, in which `inside` quotes and escapes were seen.
+/// Adds the field from `from` to `to`, which has `inside` quotes and escapes.
 ///
 /// # Safety
 ///
-/// The processor has what `L` needs.
+/// The processor has the features that `L` needs.
 #[inline(never)]
 unsafe fn resolve<L: Lanes>(
     dialect: &Dialect,
@@ -221,12 +221,12 @@ unsafe fn resolve<L: Lanes>(
         let kind = dialect.kind_of_quoted(&raw[1..raw.len() - 1]);
         return record.push(from + 1, to - 1, kind).ok();
     }
-    // With what makes a copy by blocks likely.
+    // Reserve more than the field, so that most copies can be made in whole steps.
     record.room(raw.len() + BLOCK).ok()?;
     let start = record.scratch.len();
     let simple = enclosed
         && dialect.quote == dialect.escape
-        // SAFETY: as the caller answers.
+        // SAFETY: the caller guarantees what `L` needs.
         && unsafe { L::halve(&raw[1..raw.len() - 1], dialect.quote, &mut record.scratch) };
     let quoted = simple
         || match strict {
@@ -245,7 +245,7 @@ unsafe fn resolve<L: Lanes>(
 fn text(dialect: &Dialect, raw: &[u8], from: usize, to: usize, record: &mut Record) -> Option<()> {
     record.room(raw.len()).ok()?;
     let start = record.scratch.len();
-    // First, because `\.` must not hide in a field that equals a marker.
+    // This comes first, because a field that equals a marker may contain `\.`.
     unescape::text(raw, &mut record.scratch)?;
     match dialect.kind_of_raw(raw) {
         FieldKind::Plain => record.push_scratch(start, FieldKind::Plain).ok(),

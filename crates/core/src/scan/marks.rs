@@ -1,10 +1,10 @@
-//! What matters in a block of 64 bytes, as masks: where fields end, what has to
-//! be resolved, and which line ends lie within quotes.
+//! Masks of a block of 64 bytes: where fields end, what must be resolved, and which line ends are
+//! within quotes.
 
 use super::simd::{Lanes, BLOCK};
 use super::{Characters, Dialect, Eol, Format};
 
-/// The bytes that matter, and how escapes work.
+/// The bytes that the masks mark, and the kind of escapes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) delimiter: u8,
@@ -17,14 +17,14 @@ pub(super) struct Rules {
 enum Class {
     /// a quote within quotes is doubled
     CsvDoubled,
-    /// an escape that is not the quote
+    /// the escape is not the quote
     CsvEscaped,
     Text,
 }
 
 impl Rules {
-    /// `None` where a line end is the quote or the escape, or bytes below 128 are not
-    /// characters of their own everywhere: naive's business.
+    /// `None` if a line end is the quote or the escape, or if bytes below 128 may be parts of
+    /// characters. Then the naive scanner is used.
     pub(super) fn new(dialect: &Dialect) -> Option<Self> {
         let class = match dialect.format {
             Format::Text => Class::Text,
@@ -38,19 +38,19 @@ impl Rules {
         Some(Rules { delimiter, quote, escape, class })
     }
 
-    /// The bytes that end nothing, being quoted or escaped; those that quote or escape; and
-    /// the quotes that open or close.
+    /// Three masks: the bytes that end nothing because they are quoted or escaped; the bytes that
+    /// quote or escape; and the quotes that open or close.
     ///
     /// # Safety
     ///
-    /// The processor has what `L` needs.
+    /// The processor has the features that `L` needs.
     #[inline(always)]
     pub(super) unsafe fn hidden<L: Lanes>(
         &self,
         block: &[u8; BLOCK],
         carry: &mut Carry,
     ) -> (u64, u64, u64) {
-        // SAFETY: as the caller answers.
+        // SAFETY: the caller guarantees what `L` needs.
         let eq = |needle| unsafe { L::eq(block, needle) };
         match self.class {
             Class::CsvDoubled => {
@@ -74,12 +74,12 @@ impl Rules {
     }
 }
 
-/// What a block inherits from the one before.
+/// The state that a block takes over from the block before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Carry {
-    /// all ones within quotes, else zero
+    /// all ones within quotes, otherwise zero
     pub(super) in_quote: u64,
-    /// one where the block's first byte is escaped, else zero
+    /// one if the block's first byte is escaped, otherwise zero
     pub(super) escaped: u64,
 }
 
@@ -88,8 +88,7 @@ pub(super) struct Carry {
 pub(super) struct Marks {
     /// delimiters and line ends that end a field
     pub(super) ends: u64,
-    /// bytes that make a field more than the bytes between two ends: quotes
-    /// and escapes
+    /// quotes and escapes: the value of a field with one of them is not its raw bytes
     pub(super) inside: u64,
     /// line ends within quotes, of the kind that COPY counts
     pub(super) quoted_lines: u64,
@@ -98,7 +97,7 @@ pub(super) struct Marks {
 impl Marks {
     /// # Safety
     ///
-    /// The processor has what `L` needs.
+    /// The processor has the features that `L` needs.
     #[inline(always)]
     pub(super) unsafe fn of<L: Lanes>(
         block: &[u8; BLOCK],
@@ -106,10 +105,10 @@ impl Marks {
         eol: Eol,
         carry: &mut Carry,
     ) -> Marks {
-        // SAFETY: as the caller answers.
+        // SAFETY: the caller guarantees what `L` needs.
         let eq = |needle| unsafe { L::eq(block, needle) };
         let (lf, cr) = (eq(b'\n'), eq(b'\r'));
-        // SAFETY: as the caller answers.
+        // SAFETY: the caller guarantees what `L` needs.
         let (hidden, inside, _) = unsafe { rules.hidden::<L>(block, carry) };
         let counted = if eol == Eol::Nl { lf } else { cr };
         Marks {
@@ -120,7 +119,7 @@ impl Marks {
     }
 }
 
-/// The bytes from each opening quote up to before the closing one.
+/// The bytes from each opening quote to the last one before its closing quote.
 #[inline(always)]
 fn within_quotes(toggles: u64, carry: &mut Carry) -> u64 {
     if toggles == 0 {
@@ -136,7 +135,7 @@ fn within_quotes(toggles: u64, carry: &mut Carry) -> u64 {
     quoted
 }
 
-/// The quotes that open or close, where escapes within quotes may hide some.
+/// The quotes that open or close, without those that are escaped within quotes.
 fn unescaped_quotes(quotes: u64, escapes: u64, carry: &mut Carry) -> u64 {
     let mut in_quote = carry.in_quote != 0;
     let mut escaped = carry.escaped;
@@ -161,11 +160,11 @@ fn unescaped_quotes(quotes: u64, escapes: u64, carry: &mut Carry) -> u64 {
     toggles
 }
 
-/// The bytes that stand behind an odd number of backslashes.
+/// The bytes after an odd number of backslashes.
 ///
-/// Adding carries through runs of backslashes tells odd from even without a
-/// loop; the method is that of simdjson (Langdale and Lemire, "Parsing
-/// gigabytes of JSON per second", 2019).
+/// An addition carries through runs of backslashes, and so distinguishes odd from even lengths
+/// without a loop. The method is that of simdjson (Langdale and Lemire, "Parsing gigabytes of JSON
+/// per second", 2019).
 #[inline(always)]
 fn escaped_by(backslashes: u64, carry: &mut Carry) -> u64 {
     const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;

@@ -1,24 +1,22 @@
-//! Bytes to field spans: CSV and text by the rules of the server's COPY.
+//! Splits bytes into field spans: CSV and text by the rules of the server's COPY.
 //!
-//! Source of the rules: `src/backend/commands/copyfromparse.c` of PostgreSQL 15
-//! to 18. The server works in two steps, and so does [`naive`]:
+//! The rules are those of `src/backend/commands/copyfromparse.c` of PostgreSQL 15 to 18. The server
+//! works in two steps, and so does [`naive`]:
 //!
-//! 1. `CopyReadLineText` finds the end of the line. In CSV a quote toggles
-//!    wherever it stands; an escape that is not the quote counts within quotes
-//!    only, before a quote or another escape. In text a backslash hides the
-//!    byte after it. The first line's end is the end of all lines: another
-//!    outside quotes is refused. `\.` is judged here, see [`DotLine`].
-//! 2. `CopyReadAttributesCSV` or `CopyReadAttributesText` splits the line. The
-//!    NULL marker, then the DEFAULT marker, are compared with the *raw* field;
-//!    in CSV only where it has no quote. In text, escapes that yield a NUL or a
-//!    byte above 127 make the field be checked again for its encoding. A
-//!    backslash that ends the data without a line end is dropped.
+//! 1. `CopyReadLineText` finds the end of the line. In CSV, a quote toggles wherever it is. An
+//!    escape that is not the quote counts only within quotes, before a quote or another escape. In
+//!    text, a backslash hides the byte after it. The end of the first line is the end of all lines;
+//!    another one outside quotes is an error. `\.` is handled here, see [`DotLine`].
+//! 2. `CopyReadAttributesCSV` or `CopyReadAttributesText` splits the line. The NULL marker, then
+//!    the DEFAULT marker, are compared with the *raw* field; in CSV only if it has no quote. In
+//!    text, the encoding of a field is checked again if its escapes yield a byte above 127 or a
+//!    NUL. A backslash that ends the data without a line end is dropped.
 //!
-//! Where a stray quote is not what it is to COPY ([`StrayQuotes`]), [`strict`] finds the records
-//! that have one; to all others, the rules above apply.
+//! If stray quotes have another meaning than in COPY ([`StrayQuotes`]), [`strict`] finds the
+//! records that have one. For all other records, the rules above apply.
 //!
-//! The line of an error is counted as `cur_lineno` is: one for each record, and
-//! one for each LF (where lines end so, else each CR) within quotes.
+//! The line of an error is counted like `cur_lineno`: one for each record, and one for each LF
+//! within quotes (for each CR, if lines do not end in LF).
 
 pub mod binary;
 mod dialect;
@@ -49,25 +47,24 @@ pub use utf8::{valid_utf8, BadBytes};
 /// line (`MaxAllocSize`), which also keeps every offset within 30 bits.
 pub const MAX_RECORD: usize = 0x3fff_ffff;
 
-/// The longest chunk that is scanned, in bytes, so that offsets fit in 32 bits.
+/// The longest chunk that is scanned, in bytes. Offsets therefore fit in 32 bits.
 pub const MAX_CHUNK: usize = u32::MAX as usize;
 
-/// What [`Scanner::next`] found.
+/// The result of [`Scanner::next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// a whole record
     Record,
-    /// the chunk ends in mid-record and is not the last: scan again from
+    /// the chunk ends within a record and is not the last one: scan again from
     /// [`Scanner::position`] with more bytes
     Partial,
     /// the end of the chunk, or a `\.` that ends the data
     End,
 }
 
-/// Walks through a chunk record by record.
+/// Reads a chunk record by record.
 ///
-/// A chunk begins at a record's start. It need not end at a record's end
-/// unless it is the last one.
+/// A chunk begins at the start of a record. Only the last chunk must end at the end of one.
 #[derive(Debug)]
 pub struct Scanner<'c> {
     chunk: &'c [u8],
@@ -80,15 +77,15 @@ pub struct Scanner<'c> {
     processor: Processor,
     rules: Option<marks::Rules>,
     window: fast::Window,
-    /// where the record at `position` ends, and after how many lines, once it has been found
-    /// to be malformed
+    /// the end of the record at `position` and the number of its lines, after it was found to be
+    /// malformed
     refused: Option<(usize, u64)>,
     /// see [`strict`]
     strict: bool,
     strays: u64,
 }
 
-/// What the fast scanner compares bytes with.
+/// The instructions with which the fast scanner compares bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processor {
     /// 32 bytes at a time
@@ -102,7 +99,7 @@ pub enum Processor {
 }
 
 impl Processor {
-    /// What this machine has, the best first.
+    /// Those that this machine has, the best first.
     pub fn available() -> &'static [Processor] {
         #[cfg(target_arch = "x86_64")]
         {
@@ -115,8 +112,8 @@ impl Processor {
 }
 
 impl<'c> Scanner<'c> {
-    /// A scanner at the start of `chunk`; `last` says that no bytes follow it,
-    /// `eol` is what earlier chunks' lines ended with.
+    /// A scanner at the start of `chunk`. `last`: no bytes follow the chunk. `eol`: the line end of
+    /// earlier chunks.
     ///
     /// # Panics
     ///
@@ -140,28 +137,28 @@ impl<'c> Scanner<'c> {
         }
     }
 
-    /// The same with less than the machine has, so that tests reach every path.
+    /// The same scanner with other instructions, so that tests reach every path.
     ///
     /// # Panics
     ///
-    /// The machine does not have it.
+    /// The machine does not have them.
     pub fn on(mut self, processor: Processor) -> Self {
         assert!(Processor::available().contains(&processor), "the machine has {processor:?}");
         self.processor = processor;
         self
     }
 
-    /// Where the next record begins.
+    /// The position of the next record.
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// What lines end with, as far as it is known.
+    /// The line end, if it is known.
     pub fn eol(&self) -> Eol {
         self.eol
     }
 
-    /// How many lines have ended, those within quotes counted.
+    /// The number of lines that have ended, including those within quotes.
     pub fn lines(&self) -> u64 {
         self.line
     }
@@ -171,8 +168,8 @@ impl<'c> Scanner<'c> {
         self.ended
     }
 
-    /// How many fields with stray quotes [`Scanner::next_naive`] has seen. [`Scanner::next`]
-    /// does not count those that mean what they mean to COPY.
+    /// The number of fields with stray quotes that [`Scanner::next_naive`] has seen.
+    /// [`Scanner::next`] does not count stray quotes with COPY's meaning.
     pub fn strays(&self) -> u64 {
         self.strays
     }
@@ -181,10 +178,10 @@ impl<'c> Scanner<'c> {
     ///
     /// # Errors
     ///
-    /// The record is not well formed. The scanner stays where it is; `record`
-    /// has the line. [`Malformed::ExtraData`] and [`Malformed::MissingData`]
-    /// never come from here: the scanner does not know how many columns there are.
-    /// Without memory for the record the process ends; [`Scanner::try_next`] gives an error.
+    /// The record is malformed. The scanner stays at its start; `record` has the line. The errors
+    /// [`Malformed::ExtraData`] and [`Malformed::MissingData`] do not occur, because the scanner
+    /// has no number of columns. If there is no memory for the record, the process ends.
+    /// [`Scanner::try_next`] returns an error instead.
     #[inline]
     pub fn next(&mut self, record: &mut Record) -> Result<Next, Malformed> {
         let next = self.try_next(record);
@@ -194,21 +191,21 @@ impl<'c> Scanner<'c> {
         next
     }
 
-    /// As [`Scanner::next`].
+    /// Like [`Scanner::next`].
     ///
     /// # Errors
     ///
-    /// As there, and [`Malformed::OutOfMemory`].
+    /// Those of [`Scanner::next`], and [`Malformed::OutOfMemory`].
     pub fn try_next(&mut self, record: &mut Record) -> Result<Next, Malformed> {
         if let (Some(rules), true) = (self.rules, self.eol != Eol::Unknown) {
             let next = match self.processor {
-                // SAFETY: the processor was found to have AVX2 and its companions.
+                // SAFETY: the processor was found to have AVX2 and the other features.
                 #[cfg(target_arch = "x86_64")]
                 Processor::Avx2 => unsafe { fast::next_avx2(self, &rules, record) },
                 // SAFETY: SSE2 is part of x86-64.
                 #[cfg(target_arch = "x86_64")]
                 Processor::Sse2 => unsafe { fast::next::<simd::Sse2>(self, &rules, record) },
-                // SAFETY: plain registers need nothing.
+                // SAFETY: plain registers need no processor feature.
                 Processor::Any => unsafe { fast::next::<simd::Swar>(self, &rules, record) },
             };
             if let Some(next) = next {
@@ -218,14 +215,14 @@ impl<'c> Scanner<'c> {
         self.next_naive(record)
     }
 
-    /// Passes over the record at [`Scanner::position`], so that scanning can go on after an
-    /// error: gives the offsets of what is passed over and adds its lines.
+    /// Skips the record at [`Scanner::position`], so that scanning can continue after an error.
+    /// Returns the start and the end of the skipped bytes, and adds its lines.
     ///
-    /// The record ends where a [`Splitter`] would find its end, whatever is wrong with it, or
-    /// with stray quotes where [`strict`] does. Where a quote is open to the end of the data, it
-    /// ends with its first line.
+    /// The record ends where a [`Splitter`] would find its end, whatever its fault. With stray
+    /// quotes, it ends where [`strict`] ends it. If a quote is open to the end of the data, the
+    /// record ends with its first line.
     ///
-    /// `None` where the chunk ends first and is not the last one.
+    /// `None` if the chunk ends first and is not the last one.
     pub fn skip_record(&mut self) -> Option<(usize, usize)> {
         let (end, lines) = match self.refused.take() {
             Some(found) => found,
@@ -238,7 +235,7 @@ impl<'c> Scanner<'c> {
         Some((start, end))
     }
 
-    /// Where the record at the scanner's position ends, and after how many lines.
+    /// The end of the record at the scanner's position, and the number of its lines.
     fn end_of_record(&self) -> Option<(usize, u64)> {
         let rest = &self.chunk[self.position..];
         let mut splitter = Splitter::new(self.dialect, self.eol);
@@ -257,8 +254,8 @@ impl<'c> Scanner<'c> {
         self.last.then(|| (self.position + len.unwrap_or(rest.len()), 1))
     }
 
-    /// As [`Scanner::next`], byte by byte: the twin that `next` must equal on
-    /// every input, and that takes over where a record is out of the ordinary.
+    /// Like [`Scanner::next`], but byte by byte. `next` must give the same result on every input,
+    /// and leaves all unusual records to this function.
     ///
     /// # Errors
     ///

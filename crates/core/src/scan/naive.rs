@@ -1,5 +1,4 @@
-//! The scanner byte by byte, in the two steps of the server: first the line,
-//! then its attributes.
+//! The scanner byte by byte, in the two steps of the server: first the line, then its attributes.
 
 use super::{
     strict, valid_utf8, Dialect, DotLine, Eol, FieldKind, Format, Next, Record, Scanner, MAX_RECORD,
@@ -7,7 +6,7 @@ use super::{
 use crate::error::Malformed;
 use crate::memory::Fallible;
 
-/// Where a line's content ends and where the next line begins.
+/// The end of a line's content, and the start of the next line.
 struct Line {
     content: usize,
     next: usize,
@@ -60,8 +59,8 @@ pub(super) fn next(s: &mut Scanner<'_>, record: &mut Record) -> Result<Next, Mal
     Ok(Next::Record)
 }
 
-/// Finds the end of the line at `s.position`, as `CopyReadLineText`; counts
-/// into `lines` those within quotes.
+/// Finds the end of the line at `s.position`, like `CopyReadLineText`. Line ends within quotes are
+/// added to `lines`.
 fn line(s: &mut Scanner<'_>, lines: &mut u64) -> Result<Found, Malformed> {
     let (d, chunk) = (s.dialect, s.chunk);
     let csv = d.format == Format::Csv;
@@ -117,7 +116,7 @@ fn line(s: &mut Scanner<'_>, lines: &mut u64) -> Result<Found, Malformed> {
                     },
                     _ => {}
                 }
-                // In text format a backslash hides the character after it.
+                // In text format, a backslash hides the character after it.
                 if !csv {
                     i += d.characters.width(chunk, i + 1);
                 }
@@ -126,11 +125,11 @@ fn line(s: &mut Scanner<'_>, lines: &mut u64) -> Result<Found, Malformed> {
         }
         i += 1;
     }
-    // Where data ends within quotes, it is the splitting that finds it out.
+    // If the data end within quotes, the split into fields reports it.
     Ok(if s.last { Line::found(chunk.len(), chunk.len()) } else { Found::Partial })
 }
 
-/// Whether LF follows the CR at `i`; `None` where the chunk ends too early to tell.
+/// Whether an LF follows the CR at `i`; `None` if the chunk ends before that is known.
 fn followed_by_newline(s: &Scanner<'_>, i: usize) -> Option<bool> {
     match s.chunk.get(i + 1) {
         Some(c) => Some(*c == b'\n'),
@@ -154,13 +153,13 @@ fn end_at_cr(s: &mut Scanner<'_>, i: usize, nl: bool) -> Result<Found, Malformed
 }
 
 enum Dot {
-    /// the data ends; the offset is that of what follows
+    /// the data end; the offset of the bytes that follow
     Ends(usize),
     Data,
     Partial,
 }
 
-/// Judges the `\.` at `i`. To the server, the end of the data is a NUL here.
+/// Handles the `\.` at `i`. As in the server, the end of the data counts as a NUL.
 fn dot(s: &Scanner<'_>, i: usize) -> Result<Dot, Malformed> {
     let csv = s.dialect.format == Format::Csv;
     let or_data = |kind| if csv { Ok(Dot::Data) } else { Err(kind) };
@@ -193,7 +192,7 @@ fn dot(s: &Scanner<'_>, i: usize) -> Result<Dot, Malformed> {
     }
 }
 
-/// Splits the line into fields, as `CopyReadAttributesCSV`.
+/// Splits the line into fields, like `CopyReadAttributesCSV`.
 fn csv_fields(s: &mut Scanner<'_>, end: usize, record: &mut Record) -> Result<(), Malformed> {
     let (d, chunk) = (s.dialect, s.chunk);
     let mut i = s.position;
@@ -225,8 +224,8 @@ fn csv_fields(s: &mut Scanner<'_>, end: usize, record: &mut Record) -> Result<()
     }
 }
 
-/// Resolves what follows an opening quote in `line`, into scratch that has room for it; gives the
-/// offset after the closing one.
+/// Resolves the bytes after an opening quote in `line` into `scratch`, which must have room for
+/// them. Returns the offset after the closing quote.
 pub(super) fn csv_quoted(
     dialect: &Dialect,
     line: &[u8],
@@ -249,14 +248,14 @@ pub(super) fn csv_quoted(
     Err(Malformed::UnterminatedQuote)
 }
 
-/// Appends the byte at `i`, and what belongs to it; gives the offset after them.
+/// Appends the character at `i`. Returns the offset after it.
 fn take(dialect: &Dialect, line: &[u8], i: usize, scratch: &mut Vec<u8>) -> usize {
     let next = i + dialect.characters.width(line, i);
     scratch.extend_within_room(&line[i..next]);
     next
 }
 
-/// Splits the line into fields, as `CopyReadAttributesText`.
+/// Splits the line into fields, like `CopyReadAttributesText`.
 fn text_fields(s: &Scanner<'_>, end: usize, record: &mut Record) -> Result<(), Malformed> {
     let (d, chunk) = (s.dialect, &s.chunk[..end]);
     let mut i = s.position;
@@ -287,7 +286,7 @@ fn text_fields(s: &Scanner<'_>, end: usize, record: &mut Record) -> Result<(), M
             }
             marker => record.push(start, i, marker)?,
         }
-        // A backslash that ends the data has nothing to escape: it is dropped.
+        // A backslash that ends the data escapes nothing and is dropped.
         if i == end || chunk[i] == b'\\' {
             return Ok(());
         }
@@ -295,7 +294,7 @@ fn text_fields(s: &Scanner<'_>, end: usize, record: &mut Record) -> Result<(), M
     }
 }
 
-/// The byte that an escape stands for, and how many bytes after the backslash it takes.
+/// The byte that an escape means, and the number of bytes that it takes after the backslash.
 pub(super) fn text_escape(rest: &[u8]) -> (u8, usize) {
     let digit = |at: usize, radix| rest.get(at).and_then(|c| char::from(*c).to_digit(radix));
     match rest[0] {

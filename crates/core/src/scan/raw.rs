@@ -1,21 +1,21 @@
-//! Where the fields of a record lie in the file, with their quotes and escapes: to leave some out
-//! without touching the bytes of the others.
+//! Finds the raw fields of a record, with their quotes and escapes, so that some can be left out
+//! without a change to the bytes of the others.
 
 use super::{naive, strict, Characters, Dialect, Format, MAX_FIELDS};
 use std::ops::Range;
 
-/// The fields of a record, as the server's COPY splits it. The last one ends at the line end, or
+/// The fields of a record, split like COPY splits them. The last one ends at the line end, or
 /// before a backslash that ends the data, which means nothing.
 ///
-/// `record` is one whole record, with its line end or without. It is well formed, and has no quotes
-/// that mean something else than to COPY ([`super::quote_strays`]).
+/// `record` is one whole record, with or without its line end. It must be well formed, and must not
+/// have quotes with another meaning than in COPY ([`super::quote_strays`]).
 #[allow(clippy::disallowed_methods)] // only the loader sends records
 pub fn raw_fields(record: &[u8], dialect: &Dialect, fields: &mut Vec<Range<usize>>) {
     fields.clear();
     let csv = dialect.format == Format::Csv;
     let special = if csv { dialect.quote } else { b'\\' };
     if dialect.characters == Characters::Ascii && memchr::memchr(special, record).is_none() {
-        // Outside quotes and escapes, such a byte can only be the record's line end.
+        // Without quotes and escapes, these bytes can only be the record's line end.
         let end = memchr::memchr2(b'\r', b'\n', record).unwrap_or(record.len());
         let mut start = 0;
         for at in memchr::memchr_iter(dialect.delimiter, &record[..end]).take(MAX_FIELDS - 1) {
@@ -78,7 +78,7 @@ mod tests {
         (*seed >> 33) as usize
     }
 
-    /// Each raw field alone is a record of one field, with the value that it has in its own.
+    /// Each raw field by itself is a record of one field, with the same value as in its record.
     #[test]
     fn a_raw_field_alone_means_what_it_means_in_its_record() {
         let escaped = Dialect { escape: b'\\', ..Dialect::csv() };

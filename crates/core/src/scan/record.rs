@@ -1,17 +1,16 @@
-//! One record: its fields as spans, and where it lies.
+//! One record: the spans of its fields, and its position.
 
 use super::Dialect;
 use crate::memory::{Fallible, OutOfMemory};
 
-/// What a field is, before any column's own rules (FORCE_NULL …) are applied.
+/// The kind of a field, before a column's own rules (FORCE_NULL …) are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldKind {
-    /// a value; in CSV: with no quote in it
+    /// a value; in CSV, one without quotes
     Plain,
-    /// CSV: a value with at least one quote in it, which is never NULL by itself
+    /// CSV: a value with at least one quote, which is not NULL unless FORCE_NULL makes it so
     Quoted,
-    /// CSV: a quoted value that equals the NULL marker, and so is NULL to a
-    /// column with FORCE_NULL
+    /// CSV: a quoted value that equals the NULL marker; it is NULL for a column with FORCE_NULL
     QuotedNull,
     /// the NULL marker
     Null,
@@ -19,31 +18,31 @@ pub enum FieldKind {
     Default,
 }
 
-/// One field: its kind, and where its value lies.
+/// One field: its kind, and the position of its value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FieldSpan {
     pub(super) start: u32,
     pub(super) end: u32,
     pub(super) kind: FieldKind,
-    /// in the record's scratch rather than in the chunk
+    /// the value is in the record's scratch, not in the chunk
     pub(super) scratch: bool,
 }
 
-/// The most fields of a record that are kept. No relation has as many columns
-/// (1,600 at most): what is beyond needs no value, only a refusal.
+/// The most fields of a record that are kept. No relation has as many columns (the limit is 1,600),
+/// so a record with more fields is rejected anyway.
 pub const MAX_FIELDS: usize = 1 << 17;
 
-/// The fields of one record. Reused from record to record.
+/// The fields of one record. It is reused for the next record.
 ///
-/// Its memory is bounded: 12 bytes for each field that is kept, and the values
-/// that had to be unescaped, which are shorter than what they were.
+/// Its memory is bounded: 12 bytes for each field that is kept, and the unescaped values, which are
+/// shorter than the raw ones.
 #[derive(Debug, Default)]
 pub struct Record {
     pub(super) spans: Vec<FieldSpan>,
     pub(super) scratch: Vec<u8>,
-    /// where the record begins in the chunk
+    /// the start of the record in the chunk
     pub start: usize,
-    /// where it ends in the chunk, after its line end
+    /// its end in the chunk, after its line end
     pub end: usize,
     /// the number of the record's *last* line, from 1 at the chunk's start: the
     /// line that COPY names in the CONTEXT of an error
@@ -51,22 +50,21 @@ pub struct Record {
 }
 
 impl Record {
-    /// How many fields the record has, up to [`MAX_FIELDS`]. An empty line has
-    /// one, empty.
+    /// The number of fields, up to [`MAX_FIELDS`]. An empty line has one empty field.
     #[inline]
     pub fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// Whether there is no field at all.
+    /// Whether there are no fields.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
 
-    /// The kind and the value of field `i`, escapes and quotes resolved.
+    /// The kind and the value of field `i`, with escapes and quotes resolved.
     ///
-    /// `chunk` is the chunk that the record was scanned from. For [`FieldKind::Null`]
-    /// and [`FieldKind::Default`] the value is the marker.
+    /// `chunk` must be the chunk from which the record was scanned. For [`FieldKind::Null`] and
+    /// [`FieldKind::Default`], the value is the marker.
     #[inline]
     pub fn field<'a>(&'a self, chunk: &'a [u8], i: usize) -> (FieldKind, &'a [u8]) {
         let span = self.spans[i];
@@ -80,7 +78,7 @@ impl Record {
         self.scratch.clear();
     }
 
-    /// Adds a field whose value lies in the chunk.
+    /// Adds a field whose value is in the chunk.
     #[inline]
     pub(super) fn push(
         &mut self,
@@ -95,7 +93,7 @@ impl Record {
         Ok(())
     }
 
-    /// Adds a field whose value is the scratch from `start` on.
+    /// Adds a field whose value is in the scratch from `start` on.
     pub(super) fn push_scratch(
         &mut self,
         start: usize,
@@ -110,14 +108,14 @@ impl Record {
         Ok(())
     }
 
-    /// Makes room for values whose escapes are resolved from `raw` bytes, which they never exceed.
+    /// Makes room for the values of `raw` bytes. Resolved values are never longer.
     pub(super) fn room(&mut self, raw: usize) -> Result<(), OutOfMemory> {
         self.scratch.reserve_room(raw)
     }
 }
 
 impl Dialect {
-    /// The kind of a field without quotes, by its bytes before escapes are resolved.
+    /// The kind of a field without quotes, from its raw bytes.
     #[inline]
     pub(super) fn kind_of_raw(&self, raw: &[u8]) -> FieldKind {
         if is_marker(raw, &self.null) {
@@ -129,7 +127,7 @@ impl Dialect {
         }
     }
 
-    /// The kind of a CSV field with quotes, by its value.
+    /// The kind of a CSV field with quotes, from its value.
     #[inline]
     pub(super) fn kind_of_quoted(&self, value: &[u8]) -> FieldKind {
         if is_marker(value, &self.null) {
@@ -142,8 +140,9 @@ impl Dialect {
 
 /// Whether the two are equal.
 ///
-/// An empty marker points nowhere, and where the C library compares by masked loads of AVX-512, even
-/// no bytes from nowhere take a hundred nanoseconds: the processor looks whether that is a fault.
+/// The slice of an empty marker has a dangling address. Where the C library compares with masked
+/// loads of AVX-512, even zero bytes from such an address take a hundred nanoseconds, because the
+/// processor checks for a fault. So an empty marker is not compared.
 #[inline(always)]
 fn is_marker(bytes: &[u8], marker: &[u8]) -> bool {
     bytes.len() == marker.len() && (marker.is_empty() || bytes == marker)

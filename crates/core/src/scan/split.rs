@@ -1,84 +1,83 @@
-//! Where records end in a stream, so that it can be cut into chunks that are
-//! encoded apart from each other.
+//! Finds the ends of records in a stream, so that it can be cut into chunks that are encoded
+//! independently.
 //!
-//! Nothing is judged here: a line end of the wrong kind or an unclosed quote is
-//! found by the [`super::Scanner`] of the chunk it lies in.
+//! Nothing is rejected here. The [`super::Scanner`] of a chunk reports a line end of the wrong kind
+//! or an unclosed quote.
 //!
-//! Quotes are counted as COPY counts them, which is right for any rule as long as each of them
-//! opens at the start of a field or closes at its end. [`Cuts::stray`] says that one does not:
-//! where stray quotes are something else than to COPY, no cut from there on is one, and the
-//! records have to be walked through with a [`super::Scanner`] from the last cut before.
+//! Quotes are counted as in COPY. This is right for every rule on stray quotes as long as each
+//! quote opens at the start of a field or closes at its end. [`Cuts::stray`] is set if one does
+//! not. If stray quotes then have another meaning than in COPY, the cuts from there on are not
+//! valid. The records must be read with a [`super::Scanner`] from the last cut before.
 
 use super::marks::{Carry, Rules};
 use super::simd::{Lanes, Swar, BLOCK};
 use super::{Characters, Dialect, DotLine, Eol, Format, Next, Processor, Record, Scanner};
 
-/// What a block of the stream holds.
+/// The cuts in a block of the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cuts {
-    /// where the first record that ends in this block ends; 0 where it turns
-    /// out that the block before ended with it
+    /// the end of the first record that ends in this block; 0 if only now it is known that the
+    /// record ended with the block before
     pub first: Option<usize>,
-    /// where the last one ends
+    /// the end of the last one
     pub last: Option<usize>,
-    /// how many lines the stream has up to `last`, as COPY counts them
+    /// the number of lines in the stream up to `last`, as COPY counts them
     pub lines: u64,
-    /// there may be a `\.` that ends the data: whether what follows counts is
-    /// known when the chunk has been scanned
+    /// there may be a `\.` that ends the data: only a scan of the chunk shows whether the bytes
+    /// after it count
     pub marker: bool,
-    /// there is a quote that opens or closes and, were it not for COPY's rule, would be a stray
-    /// one; or the block before ended with one. Never set where nobody looks for it
+    /// a quote that opens or closes would be a stray one under rules other than COPY's, or the
+    /// block before ended with one; set only if stray quotes are watched
     pub stray: bool,
 }
 
 /// Follows a stream block by block.
 ///
-/// A chunk that ends at a cut is scanned by a [`super::Scanner`] of its own
-/// that takes it for the last, and is given what [`Splitter::eol`] was when the
-/// chunk began.
+/// A chunk that ends at a cut is scanned by a separate [`super::Scanner`], as if it were the last
+/// one. The scanner gets the value of [`Splitter::eol`] at the start of the chunk.
 ///
-/// Its memory is a few words whatever comes: where no record ends in a block,
-/// [`Cuts::last`] is `None`, and the caller gathers more or, beyond its
-/// buffer, lets the record through up to the [`Cuts::first`] that ends it.
+/// It uses a few words of memory for any input. If no record ends in a block, [`Cuts::last`] is
+/// `None`. The caller then collects more bytes. If the record exceeds the caller's buffer, the
+/// caller passes the record on up to the [`Cuts::first`] that ends it.
 #[derive(Clone, Debug)]
 #[allow(clippy::disallowed_methods)] // only the loader clones it
 pub struct Splitter {
     rules: Option<Rules>,
-    /// line ends inside quotes can be detected
+    /// cuts can be found, because neither the quote nor the escape is a line end
     cuts: bool,
     characters: Characters,
-    /// the last byte, if it may begin a character of two
+    /// the last byte, if it may be the first of a two-byte character
     lead: u8,
     processor: Processor,
     csv: bool,
     quote: u8,
-    /// an escape that is not the quote
+    /// an escape other than the quote
     escape: Option<u8>,
     markers: bool,
     eol: Eol,
     carry: Carry,
-    /// lines ended so far
+    /// number of lines ended so far
     lines: u64,
-    /// the last byte was a CR that ended the first line, alone or with a LF
+    /// the last byte was a CR that ended the first line, alone or followed by an LF
     first_cr: bool,
     /// the last byte was a backslash
     backslash: bool,
     quotes: Quotes,
 }
 
-/// Whether quotes are where fields begin and end.
+/// The positions of quotes, checked against the ends of fields.
 #[derive(Clone, Copy, Debug)]
 struct Quotes {
-    /// somebody wants to know
+    /// stray quotes are reported
     watched: bool,
     delimiter: u8,
     /// a quote within quotes is doubled
     doubled: bool,
     /// the last byte; `None` at the start
     last: Option<u8>,
-    /// it was a quote that closes
+    /// the last byte was a closing quote
     closed: bool,
-    /// a quote has closed a field as it should; byte by byte only
+    /// a quote has properly closed a field; only set byte by byte
     ended: bool,
 }
 
@@ -94,12 +93,12 @@ impl Quotes {
         }
     }
 
-    /// Whether a field may begin after the last byte, if that is not within quotes.
+    /// Whether a field may begin after the last byte, if that byte is not within quotes.
     fn begins(&self, ends_with: u8) -> bool {
         self.last.map_or(true, |last| last == self.delimiter || last == ends_with)
     }
 
-    /// Looks at one byte; `toggles` says that it is a quote that opens, if it is `hidden`, or
+    /// Checks one byte for a stray quote. `toggles`: it is a quote that opens (if `hidden`) or
     /// closes.
     fn stray(&mut self, c: u8, toggles: bool, hidden: bool, ends_with: u8) -> bool {
         let twice = self.doubled && toggles;
@@ -112,8 +111,8 @@ impl Quotes {
         self.watched && stray
     }
 
-    /// Looks at a block that has a quote, or comes after one that closes; `at` is a mask of the
-    /// bytes that equal one, `ends` of those that end records.
+    /// Checks a block that has a quote, or follows a closing quote. `at` returns a mask of the
+    /// bytes that equal a given one. `ends` is a mask of the bytes that end records.
     #[inline(always)]
     fn stray_in(
         &mut self,
@@ -136,7 +135,7 @@ impl Quotes {
 }
 
 impl Splitter {
-    /// At the start of a stream, or of a record in a stream whose lines end in `eol`.
+    /// A splitter at the start of a stream, or of a record in a stream whose lines end in `eol`.
     pub fn new(dialect: &Dialect, eol: Eol) -> Self {
         let csv = dialect.format == Format::Csv;
         Splitter {
@@ -158,14 +157,14 @@ impl Splitter {
         }
     }
 
-    /// The same, but [`Cuts::stray`] is set for stray quotes that are what they are to COPY, too.
+    /// The same splitter, but [`Cuts::stray`] is also set if stray quotes have COPY's meaning.
     pub fn watching(mut self) -> Self {
         self.quotes.watched = self.csv && self.cuts;
         self
     }
 
-    /// Whether the field in whose quotes the stream is ends as it should: goes on byte by byte,
-    /// by [`Splitter::feed_naive`], until that is known.
+    /// Whether the current quoted field is closed properly. It reads byte by byte with
+    /// [`Splitter::feed_naive`] until this is known; `None` if it stays unknown.
     pub fn field_ends(&mut self, block: &[u8]) -> Option<bool> {
         self.quotes.ended = false;
         block.iter().find_map(|byte| {
@@ -179,31 +178,31 @@ impl Splitter {
         self.carry.in_quote != 0
     }
 
-    /// The same with less than the machine has, so that tests reach every path.
+    /// The same splitter with other instructions, so that tests reach every path.
     ///
     /// # Panics
     ///
-    /// The machine does not have it.
+    /// The machine does not have them.
     pub fn on(mut self, processor: Processor) -> Self {
         assert!(Processor::available().contains(&processor), "the machine has {processor:?}");
         self.processor = processor;
         self
     }
 
-    /// What lines end with, as far as it is known.
+    /// The line end, if it is known.
     pub fn eol(&self) -> Eol {
         self.eol
     }
 
-    /// The next bytes of the stream.
+    /// Reads the next bytes of the stream.
     ///
-    /// Where the quote or the escape is itself CR or LF, no cut is ever found:
-    /// such a stream has to be taken as one.
+    /// If the quote or the escape is itself CR or LF, no cut is ever found. Such a stream cannot be
+    /// split.
     pub fn feed(&mut self, block: &[u8]) -> Cuts {
         let Some(rules) = self.rules else { return self.feed_naive(block) };
         let mut cuts = Cuts::default();
         let mut from = self.blocks(&rules, block, 0, &mut cuts);
-        // The first line tells what lines end with.
+        // The first line determines the line end.
         while self.eol == Eol::Unknown && from < block.len() {
             let passed = from + BLOCK;
             while self.eol == Eol::Unknown && from < block.len().min(passed) {
@@ -216,10 +215,10 @@ impl Splitter {
         cuts
     }
 
-    /// [`blocks`], by what the machine has.
+    /// Calls [`blocks`] for the instructions of the machine.
     fn blocks(&mut self, rules: &Rules, block: &[u8], from: usize, cuts: &mut Cuts) -> usize {
         match self.processor {
-            // SAFETY: the processor was found to have AVX2 and its companions.
+            // SAFETY: the processor was found to have AVX2 and the other features.
             #[cfg(target_arch = "x86_64")]
             Processor::Avx2 => unsafe { blocks_avx2(self, rules, block, from, cuts) },
             // SAFETY: SSE2 is part of x86-64.
@@ -227,12 +226,12 @@ impl Splitter {
             Processor::Sse2 => unsafe {
                 blocks::<super::simd::Sse2>(self, rules, block, from, cuts)
             },
-            // SAFETY: plain registers need nothing.
+            // SAFETY: plain registers need no processor feature.
             Processor::Any => unsafe { blocks::<Swar>(self, rules, block, from, cuts) },
         }
     }
 
-    /// As [`Splitter::feed`], byte by byte: the twin that it must equal.
+    /// Like [`Splitter::feed`], but byte by byte. `feed` must give the same result.
     pub fn feed_naive(&mut self, block: &[u8]) -> Cuts {
         let mut cuts = Cuts::default();
         if self.cuts {
@@ -253,12 +252,12 @@ impl Splitter {
         cuts.lines = self.lines;
     }
 
-    /// The byte at `at` of the block, by the first half of `CopyReadLineText`.
+    /// Reads the byte at `at` of the block, by the first half of `CopyReadLineText`.
     fn byte(&mut self, c: u8, at: usize, cuts: &mut Cuts) {
         if self.characters.joins(self.lead, c) {
             self.lead = 0;
             self.backslash = false;
-            // No delimiter, whatever it equals.
+            // The second byte of a character is never a delimiter.
             self.quotes.last = Some(u8::MAX);
             return;
         }
@@ -298,7 +297,7 @@ impl Splitter {
         }
     }
 
-    /// Whether `c` stands within quotes, an opening one counted in.
+    /// Whether `c` is within quotes, including the opening one.
     fn quoted(&mut self, c: u8) -> bool {
         let mut in_quote = self.carry.in_quote != 0;
         let escaped = self.carry.escaped != 0;
@@ -313,7 +312,7 @@ impl Splitter {
         in_quote
     }
 
-    /// Whether `c` stands behind a backslash that is not itself escaped.
+    /// Whether `c` follows a backslash that is not itself escaped.
     fn escaped(&mut self, c: u8) -> bool {
         let escaped = self.carry.escaped != 0;
         self.carry.escaped = u64::from(c == b'\\' && !escaped);
@@ -321,8 +320,8 @@ impl Splitter {
     }
 }
 
-/// Where the last record ends that `bytes` have whole, and what lines end with: by the
-/// [`Scanner`], which every rule on quotes has, from the start of a record.
+/// The end of the last complete record in `bytes`, and the line end. It uses a [`Scanner`], which
+/// supports every rule on quotes. `bytes` must begin at the start of a record.
 ///
 /// `last` and `eol` are those of [`Scanner::new`].
 pub fn whole_records(bytes: &[u8], last: bool, dialect: &Dialect, eol: Eol) -> (usize, Eol) {
@@ -331,7 +330,7 @@ pub fn whole_records(bytes: &[u8], last: bool, dialect: &Dialect, eol: Eol) -> (
     loop {
         match scanner.next(&mut record) {
             Ok(Next::Record) => {}
-            // What follows the end of the data does not count.
+            // Bytes after the end of the data do not count.
             Ok(Next::End) if scanner.ended() => return (bytes.len(), scanner.eol()),
             Ok(_) => break,
             Err(_) if scanner.skip_record().is_none() => break,
@@ -341,12 +340,12 @@ pub fn whole_records(bytes: &[u8], last: bool, dialect: &Dialect, eol: Eol) -> (
     (scanner.position(), scanner.eol())
 }
 
-/// Takes whole blocks of 64 bytes from `from` on; gives how many bytes that were. While
-/// nobody knows what ends a line, it stops before the block that has the first line's end.
+/// Reads whole blocks of 64 bytes from `from` on, and returns the number of bytes. As long as the
+/// line end is unknown, it stops before the block with the end of the first line.
 ///
 /// # Safety
 ///
-/// The processor has what `L` needs.
+/// The processor has the features that `L` needs.
 #[inline(always)]
 unsafe fn blocks<L: Lanes>(
     s: &mut Splitter,
@@ -365,10 +364,10 @@ unsafe fn blocks<L: Lanes>(
     let mut backslash = u64::from(s.backslash);
     let mut quotes = s.quotes;
     while let Some(block) = bytes[at..].first_chunk::<BLOCK>() {
-        // SAFETY: as the caller answers.
+        // SAFETY: the caller guarantees what `L` needs.
         let eq = |needle| unsafe { L::eq(block, needle) };
         let before = carry;
-        // SAFETY: as the caller answers.
+        // SAFETY: the caller guarantees what `L` needs.
         let (hidden, _, toggles) = unsafe { rules.hidden::<L>(block, &mut carry) };
         let ends = eq(ends_with) & !hidden;
         if unknown && (s.first_cr || (ends | (eq(b'\n') & !hidden)) != 0) {
@@ -421,7 +420,7 @@ unsafe fn blocks_avx2(
     from: usize,
     cuts: &mut Cuts,
 ) -> usize {
-    // SAFETY: as the caller answers.
+    // SAFETY: the caller guarantees AVX2 and the other features.
     unsafe { blocks::<super::simd::Avx2>(s, rules, bytes, from, cuts) }
 }
 
@@ -429,7 +428,7 @@ unsafe fn blocks_avx2(
 mod tests {
     use super::*;
 
-    /// Until the first line has ended, which may take many blocks, nobody knows what ends one.
+    /// The line end is unknown until the first line has ended, which may take many blocks.
     #[test]
     fn first_lines_of_any_length_are_cut_alike() {
         let escaped = Dialect { escape: b'\\', ..Dialect::csv() };

@@ -1,29 +1,29 @@
-//! Records with stray quotes, where these are not what they are to COPY.
+//! Handles records with stray quotes, if these have another meaning than in COPY.
 //!
-//! A field is quoted where its first byte is a quote and what follows the quote that closes it is
-//! a delimiter, a line end or the end of the data. Any other quote is a stray one, that is, a
-//! character like any other: the field that has it ends at the next delimiter or line end, and
-//! the fields after it are read as always.
+//! A field is quoted if its first byte is a quote and its closing quote is followed by a delimiter,
+//! a line end or the end of the data. Any other quote is stray, that is, an ordinary character. A
+//! field with a stray quote ends at the next delimiter or line end. The fields after it are read as
+//! usual.
 //!
-//! So where records end does not depend on whether a stray quote is an error, and a stray quote
-//! never changes what the quotes of the next record mean. Nor does it depend on what follows the
-//! record: cut off after it, the data has the same records.
+//! The end of a record therefore does not depend on whether a stray quote is an error. A stray
+//! quote never changes the meaning of quotes in the next record. The end does not depend on the
+//! bytes after the record either: data that are cut off there have the same records.
 //!
-//! A line end of the wrong kind does not end a record either, except a lone LF where lines end in
-//! CR LF; [`super::Splitter`] has the same rule.
+//! A line end of the wrong kind does not end a record. The exception is a lone LF in data whose
+//! lines end in CR LF. [`super::Splitter`] has the same rule.
 
 use super::{naive, Characters, Dialect, Eol, FieldKind, Next, Record, Scanner, MAX_RECORD};
 use crate::error::{Malformed, Stray};
 use crate::memory::OutOfMemory;
 
-/// What ends a field.
+/// The end of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Delimiter,
     /// a line end of this length
     Line(usize),
     Data,
-    /// bytes that are not there yet
+    /// unknown, because more bytes are needed
     More,
 }
 
@@ -31,27 +31,27 @@ enum By {
 struct Field {
     end: usize,
     by: By,
-    /// where its quotes end, if it begins with one and they are closed
+    /// the end of its quotes, if it begins with a quote and is closed
     closed: Option<usize>,
     stray: Option<(Stray, usize)>,
     /// a line end of the wrong kind
     fault: Option<Malformed>,
 }
 
-/// What is wrong with a record, and where it ends.
+/// The fault of a record, and the record's end.
 struct Found {
     first: Malformed,
-    /// the first line end of the wrong kind, which is an error whatever quotes mean
+    /// the first line end of the wrong kind, an error with any meaning of stray quotes
     fault: Option<Malformed>,
     strays: u64,
     content: usize,
     end: usize,
-    /// line ends within quotes: before the field of `first`, and in all
+    /// number of line ends within quotes: before the field of `first`, and in the whole record
     lines: (u64, u64),
 }
 
-/// Scans the record at the scanner's position, if it has a stray quote or a line end of the wrong
-/// kind; `None` where it has neither, so that COPY's own steps hold.
+/// Scans the record at the scanner's position if it has a stray quote or a line end of the wrong
+/// kind. `None` if it has neither: then COPY's own steps apply.
 pub(super) fn next(s: &mut Scanner<'_>, record: &mut Record) -> Option<Result<Next, Malformed>> {
     let found = match look(s)? {
         Ok(found) => found,
@@ -87,7 +87,7 @@ pub(super) fn next(s: &mut Scanner<'_>, record: &mut Record) -> Option<Result<Ne
     Some(Ok(Next::Record))
 }
 
-/// Looks for what is wrong with the record at the scanner's position.
+/// Looks for faults in the record at the scanner's position.
 fn look(s: &Scanner<'_>) -> Option<Result<Found, Next>> {
     let (mut at, mut index, mut strays) = (s.position, 0, 0);
     let (mut first, mut fault) = (None, None);
@@ -122,7 +122,7 @@ fn look(s: &Scanner<'_>) -> Option<Result<Found, Next>> {
     }
 }
 
-/// Puts the fields of the record up to `content` into `record`.
+/// Adds the fields of the record up to `content` to `record`.
 fn put(s: &Scanner<'_>, content: usize, record: &mut Record) -> Result<(), OutOfMemory> {
     let mut at = s.position;
     record.room(content - at)?;
@@ -131,7 +131,7 @@ fn put(s: &Scanner<'_>, content: usize, record: &mut Record) -> Result<(), OutOf
         if field.closed.is_some() {
             let start = record.scratch.len();
             let whole = &s.chunk[..field.end];
-            // It is closed, as has been seen.
+            // `field` has found the closing quote, so this cannot fail.
             let _ = naive::csv_quoted(s.dialect, whole, at + 1, &mut record.scratch);
             let kind = s.dialect.kind_of_quoted(&record.scratch[start..]);
             record.push_scratch(start, kind)?;
@@ -145,7 +145,7 @@ fn put(s: &Scanner<'_>, content: usize, record: &mut Record) -> Result<(), OutOf
     }
 }
 
-/// The field that begins at `start`.
+/// Reads the field that begins at `start`.
 fn field(s: &Scanner<'_>, start: usize) -> Field {
     let (d, chunk) = (s.dialect, s.chunk);
     let mut stray = None;
@@ -162,7 +162,7 @@ fn field(s: &Scanner<'_>, start: usize) -> Field {
         };
         match after.filter(|_| ends) {
             Some(after) => {
-                // What follows is nothing, or a line end of the wrong kind.
+                // Either the field ends here, or a line end of the wrong kind follows.
                 return Field { closed: Some(after), ..plain(s, after, None) };
             }
             None => stray = Some(kind(s, start, after)),
@@ -171,7 +171,8 @@ fn field(s: &Scanner<'_>, start: usize) -> Field {
     plain(s, start, stray)
 }
 
-/// What is wrong with the quote that opens the field at `start`, after whose next one `after` is.
+/// The fault of the quote that opens the field at `start`. `after` is the offset after the next
+/// quote.
 fn kind(s: &Scanner<'_>, start: usize, after: Option<usize>) -> (Stray, usize) {
     let line = &s.chunk[start..];
     let end = match s.eol {
@@ -186,7 +187,7 @@ fn kind(s: &Scanner<'_>, start: usize, after: Option<usize>) -> (Stray, usize) {
     }
 }
 
-/// Where the next quote is that is neither escaped nor an escape: the offset after it.
+/// The offset after the next quote that is neither escaped nor an escape.
 pub(super) fn closing(d: &Dialect, chunk: &[u8], mut i: usize) -> Option<usize> {
     while i < chunk.len() {
         if d.characters == Characters::Ascii {
@@ -205,7 +206,7 @@ pub(super) fn closing(d: &Dialect, chunk: &[u8], mut i: usize) -> Option<usize> 
     None
 }
 
-/// The bytes from `at` to what ends a field, quotes being what they are.
+/// Reads the bytes from `at` to the end of a field, with quotes as ordinary characters.
 fn plain(s: &Scanner<'_>, at: usize, stray: Option<(Stray, usize)>) -> Field {
     let (d, chunk) = (s.dialect, s.chunk);
     let mut field = Field { end: at, by: By::More, closed: None, stray, fault: None };
@@ -249,11 +250,11 @@ fn plain(s: &Scanner<'_>, at: usize, stray: Option<(Stray, usize)>) -> Field {
     field
 }
 
-/// The records of `bytes` in a form that means to COPY what they mean where stray quotes are
-/// literal: the fields that have one are put in quotes. Other records stay as they are; `None`
-/// where there is none with a stray quote.
+/// Converts `bytes` to a form that COPY reads with the same values as literal stray quotes have:
+/// fields with a stray quote are put in quotes. Other records stay unchanged. `None` if no record
+/// has a stray quote.
 ///
-/// `bytes` and `eol` are those of a whole chunk that has no malformed record.
+/// `bytes` and `eol` are those of a whole chunk without malformed records.
 #[allow(clippy::disallowed_methods)] // only the loader sends records
 pub fn quote_strays(bytes: &[u8], dialect: &Dialect, eol: Eol) -> Option<Vec<u8>> {
     if !dialect.strict() {

@@ -1,8 +1,8 @@
-//! The rules by example. What the server does is asked in `fuzz/tests/server.rs`.
+//! Tests the rules by examples. `fuzz/tests/server.rs` compares with the server.
 
 use super::*;
 
-/// All records of `data`, fields rendered: `N` for NULL, `"x"` for quoted, `x` for plain.
+/// All records of `data`, with rendered fields: `N` for NULL, `"x"` for quoted, `x` for plain.
 fn all(dialect: &Dialect, data: &[u8]) -> Result<Vec<Vec<String>>, Malformed> {
     let mut scanner = Scanner::new(data, true, dialect, Eol::Unknown);
     let mut record = Record::default();
@@ -106,7 +106,7 @@ fn after_an_error_a_line_can_be_passed_over() {
     assert_eq!((record.line, scanner.skip_record()), (2, Some((2, 6))));
     assert_eq!(scanner.next(&mut record), Ok(Next::Record));
     assert_eq!(scanner.next(&mut record), Err(Malformed::UnterminatedQuote));
-    // The server names the line in which the data ends.
+    // The server reports the line in which the data end.
     assert_eq!((record.line, scanner.skip_record()), (6, Some((8, 11))));
     assert_eq!(scanner.next(&mut record), Ok(Next::Record));
     assert_eq!(record.line, 5);
@@ -114,7 +114,7 @@ fn after_an_error_a_line_can_be_passed_over() {
 
 #[test]
 fn the_second_byte_of_a_character_is_none_of_its_own() {
-    // In SJIS 0x95 0x5c is one character, and 0xb1 another one of one byte.
+    // In SJIS, 0x95 0x5c is one character, and 0xb1 is a character of one byte.
     let text = Dialect::text().in_encoding("Shift_JIS_2004");
     let rows = all(&text, b"\x95\\\ta\n\\\x95\\\tb\n\xb1\\t\t\x95\n").unwrap();
     assert_eq!(rows, [["\u{fffd}\\", "a"], ["\u{fffd}\\", "b"], ["\u{fffd}\t", "\u{fffd}"]]);

@@ -1,24 +1,25 @@
-//! Quotes and escapes of one field, resolved into scratch, which has room for as many bytes as the field has.
+//! Resolves quotes and escapes of one field into scratch, which must have room for the bytes of the
+//! field.
 
 use super::naive;
 use super::simd::{Lanes, BLOCK};
 use super::{valid_utf8, Dialect};
 use crate::memory::Fallible;
 
-/// Appends the inside of a quoted field with every doubled quote halved.
+/// Appends the inside of a quoted field, with one quote for each doubled quote.
 ///
-/// `false`, and `out` as it was, where a quote is not doubled: the field has
-/// more than one quoted part.
+/// Returns false and leaves `out` unchanged if a quote is not doubled: then the field has more than
+/// one quoted part.
 ///
 /// # Safety
 ///
-/// The processor has what `L` needs.
+/// The processor has the features that `L` needs.
 #[inline(always)]
 pub(super) unsafe fn halve<L: Lanes>(inside: &[u8], quote: u8, out: &mut Vec<u8>) -> bool {
     let start = out.len();
     let mut from = 0;
     let mut base = 0;
-    // A quote that ended a block and waits for its second half.
+    // A quote at the end of a block, whose second half is in the next block.
     let mut half = 0;
     while base < inside.len() {
         let rest = &inside[base..];
@@ -30,7 +31,7 @@ pub(super) unsafe fn halve<L: Lanes>(inside: &[u8], quote: u8, out: &mut Vec<u8>
                 &tail
             }
         };
-        // SAFETY: as the caller answers.
+        // SAFETY: the caller guarantees what `L` needs.
         let mut quotes = unsafe { L::eq(block, quote) };
         if quotes & half != half {
             break;
@@ -63,16 +64,16 @@ pub(super) unsafe fn halve<L: Lanes>(inside: &[u8], quote: u8, out: &mut Vec<u8>
     true
 }
 
-/// Appends `bytes[from..to]`; nothing where `from` is beyond.
+/// Appends `bytes[from..to]`, or nothing if `from` is greater than `to`.
 #[inline(always)]
 fn append(out: &mut Vec<u8>, bytes: &[u8], from: usize, to: usize) {
     const STEP: usize = 32;
     let Some(len) = to.checked_sub(from) else { return };
     let room = out.capacity() - out.len();
     if len <= STEP && bytes.len() - from >= STEP && room >= STEP {
-        // SAFETY: 32 bytes can be read from `from` on and written behind `out`;
-        // the two are apart, `out` being borrowed mutably. The first `len` of
-        // them, which are no more, are the vector's from then on.
+        // SAFETY: at least 32 bytes can be read from `from` on, and `out` has spare room for 32
+        // bytes. They do not overlap, because `out` is borrowed mutably. `len` is at most 32, so
+        // all bytes up to the new length are initialized and within the capacity.
         unsafe {
             let end = out.as_mut_ptr().add(out.len());
             std::ptr::copy_nonoverlapping(bytes.as_ptr().add(from), end, STEP);
@@ -83,9 +84,9 @@ fn append(out: &mut Vec<u8>, bytes: &[u8], from: usize, to: usize) {
     }
 }
 
-/// Appends the value of any CSV field; tells whether there was a quote in it.
+/// Appends the value of any CSV field. Returns whether it has a quote.
 ///
-/// `None` where a quote is not closed.
+/// `None` if a quote is not closed.
 pub(super) fn csv(dialect: &Dialect, raw: &[u8], out: &mut Vec<u8>) -> Option<bool> {
     let mut quoted = false;
     let mut i = 0;
@@ -98,10 +99,10 @@ pub(super) fn csv(dialect: &Dialect, raw: &[u8], out: &mut Vec<u8>) -> Option<bo
     Some(quoted)
 }
 
-/// As [`csv`], for a field that has quotes: `None` where they do not enclose it.
+/// Like [`csv`], for a field with quotes. `None` if they do not enclose the field.
 pub(super) fn enclosed(dialect: &Dialect, raw: &[u8], out: &mut Vec<u8>) -> Option<bool> {
     if raw.first() != Some(&dialect.quote) {
-        // An escape that is not the quote is a character like any other outside quotes.
+        // Outside quotes, an escape other than the quote is an ordinary character.
         out.extend_within_room(raw);
         return memchr::memchr(dialect.quote, raw).is_none().then_some(false);
     }
@@ -110,7 +111,7 @@ pub(super) fn enclosed(dialect: &Dialect, raw: &[u8], out: &mut Vec<u8>) -> Opti
 
 /// Appends the value of a field in text format.
 ///
-/// `None` where it holds `\.`, or where escapes make it invalid UTF-8.
+/// `None` if it contains `\.`, or if escapes make it invalid UTF-8.
 pub(super) fn text(raw: &[u8], out: &mut Vec<u8>) -> Option<()> {
     let start = out.len();
     let mut beyond_ascii = false;

@@ -1,18 +1,18 @@
-//! Whether bytes are valid in UTF-8, as `pg_utf8_verifystr`
-//! (`src/common/wchar.c`) judges: the standard's rules, and no NUL.
+//! Checks UTF-8 like `pg_utf8_verifystr` (`src/common/wchar.c`): the rules of the standard, and no
+//! NUL.
 
-/// The first bytes that are not valid, as the server names them.
+/// The first invalid bytes, as the server reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadBytes {
-    /// where they begin
+    /// their position
     pub offset: usize,
     bytes: [u8; 4],
     len: u8,
 }
 
 impl BadBytes {
-    /// The bytes that the server would name (`report_invalid_encoding`): as many
-    /// as the first of them announces, as far as they are there.
+    /// The bytes that the server would report (`report_invalid_encoding`): as many as the first one
+    /// announces, if the text has them.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
@@ -29,13 +29,13 @@ impl BadBytes {
 ///
 /// # Errors
 ///
-/// The first bytes that are not.
+/// The first invalid bytes.
 pub fn valid_utf8(text: &[u8]) -> Result<(), BadBytes> {
     let nul = memchr::memchr(0, text);
     if nul.is_none() && simdutf8::basic::from_utf8(text).is_ok() {
         return Ok(());
     }
-    // A NUL ends what has to be valid before it.
+    // A NUL is invalid, so only the bytes before it need further checks.
     let head = &text[..nul.unwrap_or(text.len())];
     let offset = match simdutf8::compat::from_utf8(head) {
         Ok(_) => head.len(),

@@ -1,22 +1,20 @@
-//! Appending short values without a call to `memcpy` for each.
+//! Appends short values without a call of `memcpy` for each.
 
 use crate::memory;
 use std::ptr;
 
-/// Appends `len`, big-endian, and `v`.
+/// Appends `len`, big-endian, then `v`.
 ///
-/// Fields of a few bytes are most of what a load copies, and a call for each
-/// would cost more than the copying.
+/// Most fields of a load have only a few bytes. A call for each would cost more than the copy.
 #[inline]
 #[allow(clippy::disallowed_methods)] // for PGCOPY, which only the loader writes
 pub(crate) fn append(out: &mut Vec<u8>, len: i32, v: &[u8]) {
     const HEAD: usize = 4;
     out.reserve(HEAD + v.len());
     let old = out.len();
-    // SAFETY: `reserve` made room for HEAD + v.len() bytes after `old`, so that all
-    // writes of `copy` and of the head stay within the allocation, and `v` cannot
-    // overlap it since `out` is borrowed mutably. All bytes up to the new length
-    // have then been written.
+    // SAFETY: `reserve` has made room for HEAD + v.len() bytes after `old`, so all writes of the
+    // head and of `copy` stay within the allocation. `v` cannot overlap it, because `out` is
+    // borrowed mutably. All bytes up to the new length are then initialized.
     unsafe {
         let to = out.as_mut_ptr().add(old);
         ptr::copy_nonoverlapping(len.to_be_bytes().as_ptr(), to, HEAD);
@@ -25,7 +23,7 @@ pub(crate) fn append(out: &mut Vec<u8>, len: i32, v: &[u8]) {
     }
 }
 
-/// Appends `v` where there is room for it, as [`memory::Fallible::extend_within_room`] does.
+/// Appends `v` to a vector that has room for it, like [`memory::Fallible::extend_within_room`].
 #[inline]
 pub(crate) fn extend(out: &mut Vec<u8>, v: &[u8]) {
     let old = out.len();
@@ -39,16 +37,16 @@ pub(crate) fn extend(out: &mut Vec<u8>, v: &[u8]) {
     }
 }
 
-/// Fills `to` with `v`, which is as long.
+/// Fills `to` with `v`, which must have the same length.
 #[inline(always)]
 pub(crate) fn fill(to: &mut [u8], v: &[u8]) {
     assert_eq!(to.len(), v.len());
-    // SAFETY: `to` is valid for writes of as many bytes as `v` has, and no other
-    // reference overlaps it since it is borrowed mutably.
+    // SAFETY: `to` is valid for writes of `v.len()` bytes. It does not overlap `v`, because it is
+    // borrowed mutably.
     unsafe { copy(v, to.as_mut_ptr()) }
 }
 
-/// Copies `v` to `to`; up to 32 bytes as two pieces that may overlap.
+/// Copies `v` to `to`. Up to 32 bytes are copied as two pieces that may overlap.
 ///
 /// # Safety
 ///
@@ -56,9 +54,9 @@ pub(crate) fn fill(to: &mut [u8], v: &[u8]) {
 #[inline(always)]
 unsafe fn copy(v: &[u8], to: *mut u8) {
     let (from, len) = (v.as_ptr(), v.len());
-    // SAFETY: each piece lies within the first or the last bytes of `v`, whose
-    // length the branch has checked, and goes to the same place after `to`, where
-    // the caller answers for as many bytes.
+    // SAFETY: each piece is within the first or the last bytes of `v`, whose length the branch has
+    // checked. It is written to the same offset of `to`, for which the caller guarantees as many
+    // bytes.
     unsafe {
         match len {
             0 => {}
@@ -82,8 +80,8 @@ unsafe fn copy(v: &[u8], to: *mut u8) {
 /// `from` and `to` must be valid for `len` bytes, `N <= len <= 2 * N`, without overlap.
 #[inline(always)]
 unsafe fn two<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: 0..N and len - N..len lie within the `len` bytes that the caller
-    // answers for; both are read before either is written.
+    // SAFETY: 0..N and len - N..len are within the `len` bytes that the caller guarantees. Both are
+    // read before either is written.
     unsafe {
         let (first, last) = (
             ptr::read_unaligned(from.cast::<[u8; N]>()),

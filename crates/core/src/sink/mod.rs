@@ -1,4 +1,4 @@
-//! Where typed values go: rows in one of PostgreSQL's formats.
+//! The sinks for typed values, which form rows in one of PostgreSQL's formats.
 
 pub(crate) mod append;
 mod heap;
@@ -7,12 +7,12 @@ mod pgcopy;
 pub use heap::{Ask, Formed, HeapColumn, HeapPages, HeapSink, Scratch};
 pub use pgcopy::{PgCopySink, HEADER, TRAILER};
 
-/// A `numeric` in the server's own terms (`src/backend/utils/adt/numeric.c`).
+/// A `numeric` in the server's own form (`src/backend/utils/adt/numeric.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numeric<'a> {
     /// base-10000 digits, most significant first, no leading or trailing zeros
     pub digits: &'a [i16],
-    /// the power of 10000 of the first digit; 0 where there are no digits
+    /// the power of 10000 of the first digit; 0 if there are no digits
     pub weight: i16,
     /// one of the constants below
     pub sign: u16,
@@ -32,9 +32,8 @@ impl Numeric<'_> {
     /// `NUMERIC_NINF`
     pub const MINUS_INFINITY: u16 = 0xF000;
 
-    /// The header of `NumericData` in native byte order, and its length: short
-    /// where weight and scale allow it, as `make_result` of
-    /// `src/backend/utils/adt/numeric.c` chooses.
+    /// The header of `NumericData` in native byte order, and its length. It is short if weight and
+    /// scale allow it, as in `make_result` of `src/backend/utils/adt/numeric.c`.
     pub(crate) fn stored_head(self) -> ([u8; 4], usize) {
         const SHORT: u16 = 0x8000;
         const SHORT_NEGATIVE: u16 = 0x2000;
@@ -66,38 +65,42 @@ pub struct ArrayHead<'a> {
     pub dims: &'a [(i32, i32)],
 }
 
-/// Takes the values of rows, column after column.
+/// Receives the values of rows, column by column.
 ///
-/// Statically dispatched: the loader has one sink and the extension another,
-/// and there is no detour through a common intermediate form.
+/// It is dispatched statically. The loader has one sink and the extension another, so there is no
+/// common intermediate form.
 ///
-/// The calls for a row are: [`begin`](RowSink::begin), then one `null` or
-/// `put_…` for each column, then [`end`](RowSink::end), or
-/// [`undo`](RowSink::undo) at any moment after `begin`, which leaves the sink
-/// as it was before that row. An array value is
-/// [`array_begin`](RowSink::array_begin), one call for each element in
-/// row-major order, [`array_end`](RowSink::array_end).
+/// The calls for a row are:
+///
+/// * [`begin`](RowSink::begin)
+/// * one `null` or `put_…` for each column; for an array value,
+///   [`array_begin`](RowSink::array_begin), one call for each element in row-major order, then
+///   [`array_end`](RowSink::array_end)
+/// * [`end`](RowSink::end)
+///
+/// [`undo`](RowSink::undo) may be called at any time between `begin` and `end`. It leaves the sink
+/// as it was before the row.
 pub trait RowSink {
     /// Starts a row.
     fn begin(&mut self);
     /// Finishes a row.
     fn end(&mut self);
-    /// Takes back the row that was begun and not ended.
+    /// Removes the unfinished row.
     fn undo(&mut self);
 
-    /// NULL.
+    /// Writes NULL.
     fn null(&mut self);
-    /// The value that the sink was given beforehand for this column: a default.
+    /// Writes the default that the sink already has for this column.
     ///
-    /// Only [`crate::shape::ValueSource::Given`] leads here.
+    /// It is called only for [`crate::shape::ValueSource::Given`].
     fn given(&mut self);
-    /// A value that the core cannot read, as text, for the server to read later.
+    /// Stores a value that the core cannot read, as text, so that the server can read it later.
     ///
-    /// It may follow upon a value of the same column that was given up half-way.
+    /// It may replace an unfinished value of the same column.
     ///
     /// # Errors
     ///
-    /// This sink takes no such values; the row must be undone.
+    /// This sink does not accept such values. The row must be undone.
     fn ask(&mut self, text: &[u8]) -> Result<(), crate::error::Refusal>;
     /// `boolean`.
     fn put_bool(&mut self, v: bool);
@@ -114,17 +117,17 @@ pub trait RowSink {
     fn put_f32(&mut self, v: f32);
     /// `double precision`.
     fn put_f64(&mut self, v: f64);
-    /// `text`, `varchar`, `char(n)` (already padded), `bytea` and `json`: bytes
-    /// that are stored as they are.
+    /// `text`, `varchar`, `char(n)` (already padded), `bytea` and `json`, whose bytes are stored
+    /// unchanged.
     fn put_bytes(&mut self, v: &[u8]);
-    /// `char(n)`: `v` and as many spaces as it lacks.
+    /// `char(n)`: `v`, padded with `spaces` spaces.
     fn put_padded(&mut self, v: &[u8], spaces: usize);
-    /// `jsonb`, as text that the sink checks by `jsonb`'s rules: it may form the
-    /// binary value on the way.
+    /// `jsonb` as text, which the sink checks by the rules of `jsonb`. It may form the binary value
+    /// at the same time.
     ///
     /// # Errors
     ///
-    /// The text is refused, or this sink cannot form its value; the row must be undone.
+    /// The text is not valid, or this sink cannot form its value. The row must be undone.
     fn put_jsonb(&mut self, text: &[u8]) -> Result<(), crate::error::Refusal>;
     /// `name`: at most 63 bytes.
     fn put_name(&mut self, v: &[u8]);
@@ -142,9 +145,9 @@ pub trait RowSink {
     fn put_timetz(&mut self, micros: i64, west: i32);
     /// `numeric`.
     fn put_numeric(&mut self, v: Numeric<'_>);
-    /// `bit` and `varbit`: how many bits, then ceil(bits / 8) bytes, padded with zeros.
+    /// `bit` and `varbit`: number of bits, then ceil(bits / 8) bytes, padded with zeros.
     fn put_bits(&mut self, bits: u32, bytes: &[u8]);
-    /// `inet` and `cidr`: address of 4 or 16 bytes and the length of the netmask.
+    /// `inet` and `cidr`: an address of 4 or 16 bytes, and the length of the netmask.
     fn put_inet(&mut self, address: &[u8], netmask: u8, is_cidr: bool);
     /// Starts an array.
     fn array_begin(&mut self, head: ArrayHead<'_>);

@@ -1,9 +1,9 @@
-//! Rows in the wire form of `COPY … WITH (FORMAT binary)`.
+//! Rows in the wire format of `COPY … WITH (FORMAT binary)`.
 //!
-//! Source: the PostgreSQL manual, "COPY", "Binary Format"; each type's form is
-//! that of its `*_send` function, big-endian.
+//! The source is the PostgreSQL manual, "COPY", "Binary Format". The form of each type is that of
+//! its `*_send` function, big-endian.
 //!
-//! Only the loader writes it: what grows here may end the process.
+//! Only the loader uses this module, so a failed allocation may end the process.
 #![allow(clippy::disallowed_methods)]
 
 use super::append::append;
@@ -20,7 +20,7 @@ pub const TRAILER: &[u8; 2] = b"\xff\xff";
 const AF_INET: u8 = 2; // PGSQL_AF_INET of src/include/utils/inet.h
 const AF_INET6: u8 = 3;
 
-/// Writes rows into a buffer that the caller empties when it likes.
+/// Writes rows into a buffer, which the caller may empty between rows.
 #[derive(Debug)]
 pub struct PgCopySink {
     out: Vec<u8>,
@@ -48,39 +48,39 @@ impl PgCopySink {
         }
     }
 
-    /// The same for rows that a server reads: `jsonb` goes there as text, so what is wrong with it the
-    /// server finds as well, and says in the same words.
+    /// The same sink, for rows that a server reads. The wire form of `jsonb` is text, so the server
+    /// finds the same faults in it, and reports them in the same words.
     pub fn leaving_json(mut self) -> Self {
         self.checks_json = false;
         self
     }
 
-    /// The same for rows that take up to `most` bytes until they are handed over, 2 GB at the most.
+    /// The same sink with a limit of `most` bytes for the rows in it, at most 2 GB.
     ///
-    /// It bounds what little text can be padded to: `char(n)` makes megabytes of one character.
+    /// The limit is for padding: one character can become megabytes as `char(n)`.
     pub fn within(mut self, most: usize) -> Self {
         self.most = most.min(self.most);
         self
     }
 
-    /// Whether the rows take more than that: then they are not what they should be.
+    /// Whether the rows exceed the limit. Then they are incomplete and must not be used.
     pub fn is_full(&self) -> bool {
         self.overflow || self.out.len() > self.most
     }
 
-    /// The bytes of the rows ended so far, without header and trailer.
+    /// The bytes of the finished rows, without header and trailer.
     pub fn bytes(&self) -> &[u8] {
         &self.out
     }
 
-    /// Empties the sink, keeping its memory.
+    /// Empties the sink but keeps its memory.
     pub fn clear(&mut self) {
         self.out.clear();
         self.row_start = 0;
         self.overflow = false;
     }
 
-    /// Hands the buffer over and goes on with `fresh`, emptied.
+    /// Returns the buffer and continues with `fresh`, which is emptied.
     pub fn replace(&mut self, mut fresh: Vec<u8>) -> Vec<u8> {
         fresh.clear();
         self.row_start = 0;

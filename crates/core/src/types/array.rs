@@ -1,10 +1,8 @@
 //! Arrays: `array_in` of `src/backend/utils/adt/arrayfuncs.c`.
 //!
-//! The text is walked through twice: once for its dimensions, which come
-//! before the elements in both of the server's forms, and once for the
-//! elements. What the two walks agree on is certain; empty sub-arrays,
-//! backslashes outside quotes and all malformed arrays are left to the server,
-//! whose majors differ there.
+//! The text is read twice: once for its dimensions, which precede the elements in both of the
+//! server's forms, and once for the elements. Empty sub-arrays, backslashes outside quotes and all
+//! malformed arrays are left to the server, because its major versions differ there.
 
 use super::text::{is_space, trim};
 use crate::error::Refusal;
@@ -14,10 +12,10 @@ use crate::sink::{ArrayHead, RowSink};
 use std::borrow::Cow;
 
 const MAX_DIM: usize = 6; // MAXDIM of src/include/utils/array.h
-/// Below `MaxArraySize` of the server.
+/// Less than `MaxArraySize` of the server.
 const MOST_ITEMS: usize = 100_000_000;
 
-/// Puts `text` as an array.
+/// Writes `text` as an array.
 pub fn array<S: RowSink>(
     of: &ArrayOf,
     text: &[u8],
@@ -58,7 +56,8 @@ pub fn array<S: RowSink>(
 /// The lower and the upper bound of each dimension.
 type Bounds = [(i32, i32)];
 
-/// The explicit bounds before the `=`, if there are any, in `room`, and the rest.
+/// Reads the explicit bounds before the `=`, if any, into `room`. Returns them and the remaining
+/// text.
 fn bounds<'t, 'r>(
     text: &'t [u8],
     room: &'r mut [(i32, i32); MAX_DIM],
@@ -94,7 +93,7 @@ fn bound(text: &[u8]) -> Result<i32, Refusal> {
     Ok(if negative { -value } else { value })
 }
 
-/// One element as it is written.
+/// One element in its written form.
 #[derive(Debug, PartialEq)]
 struct Item<'t> {
     raw: &'t [u8],
@@ -102,7 +101,7 @@ struct Item<'t> {
 }
 
 impl<'t> Item<'t> {
-    /// The element that begins at `at`, and where it ends.
+    /// The element that begins at `at`, and its end.
     fn at(text: &'t [u8], at: usize, delimiter: u8) -> Result<(Self, usize), Refusal> {
         if text[at] == b'"' {
             let mut end = at + 1;
@@ -129,7 +128,7 @@ impl<'t> Item<'t> {
         !self.quoted && self.raw.eq_ignore_ascii_case(b"null")
     }
 
-    /// Backslashes resolved.
+    /// The value, with backslashes resolved.
     fn value(&self) -> Result<Cow<'t, [u8]>, OutOfMemory> {
         if !self.raw.contains(&b'\\') {
             return Ok(Cow::Borrowed(self.raw));
@@ -144,7 +143,7 @@ impl<'t> Item<'t> {
     }
 }
 
-/// What the first walk finds.
+/// The result of the first pass.
 #[derive(Debug, Default)]
 struct Survey {
     ndim: usize,
@@ -153,7 +152,7 @@ struct Survey {
     has_null: bool,
 }
 
-/// What may come next.
+/// The things that may come next.
 #[derive(Clone, Copy, PartialEq)]
 enum Expect {
     /// an element or an opening brace
@@ -173,7 +172,7 @@ impl Survey {
         if text.first() != Some(&b'{') {
             return Err(Refusal::Ask);
         }
-        // How many values the open braces hold so far, from the outermost.
+        // Number of values so far within each open brace, from the outermost.
         let mut open = [0usize; MAX_DIM];
         let mut depth = 0;
         let mut expect = Expect::Value;
@@ -182,7 +181,7 @@ impl Survey {
             match (text[at], expect) {
                 (c, _) if is_space(c) => at += 1,
                 (b'{', Expect::Value) => {
-                    // Elements lie at one depth, that of the first.
+                    // All elements are at the same depth, that of the first.
                     if depth == MAX_DIM || (survey.items > 0 && depth == survey.ndim) {
                         return Err(Refusal::Ask);
                     }
@@ -227,7 +226,7 @@ impl Survey {
         Err(Refusal::Ask)
     }
 
-    /// Length and lower bound of each dimension.
+    /// The length and the lower bound of each dimension.
     fn dims(&self, bounds: &Bounds) -> Result<[(i32, i32); MAX_DIM], Refusal> {
         if !bounds.is_empty() && bounds.len() != self.ndim {
             return Err(Refusal::Ask);

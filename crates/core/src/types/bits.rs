@@ -5,10 +5,10 @@ use super::text::hex_digit;
 use crate::error::Refusal;
 use crate::memory::Fallible;
 
-/// How the digits of a bit string are written.
+/// The written digits of a bit string.
 struct Digits<'t> {
     text: &'t [u8],
-    /// hexadecimal (`x…`) rather than binary (`b…`, or no prefix)
+    /// hexadecimal (`x…`), not binary (`b…` or no prefix)
     hex: bool,
 }
 
@@ -45,8 +45,8 @@ impl<'t> Digits<'t> {
     }
 }
 
-/// `bit(length)`: exactly that many bits. Another length is refused with a
-/// SQLSTATE of its own (22026), so that it is left to the server.
+/// `bit(length)`: exactly this number of bits. The server rejects another length with a separate
+/// SQLSTATE (22026), so that case is left to the server.
 pub fn bit(text: &[u8], length: Option<u32>) -> Result<(u32, Vec<u8>), Refusal> {
     let digits = Digits::of(text);
     let bits = digits.bits()?;

@@ -3,8 +3,8 @@
 use super::text::trim;
 use crate::error::Refusal;
 
-/// `boolean`: any unambiguous prefix of true, false, yes, no, on, off, in any
-/// case, or 1 or 0, with white space around it.
+/// `boolean`: any unambiguous prefix of true, false, yes, no, on, off, in any case, or 1 or 0. It
+/// may have white space around it.
 #[inline]
 pub fn boolean(text: &[u8]) -> Result<bool, Refusal> {
     match text {
@@ -15,7 +15,7 @@ pub fn boolean(text: &[u8]) -> Result<bool, Refusal> {
 }
 
 fn spelled(text: &[u8]) -> Result<bool, Refusal> {
-    // Each word with the shortest prefix that is taken for it.
+    // Each word with its shortest accepted prefix.
     const WORDS: [(&[u8], usize, bool); 8] = [
         (b"true", 1, true),
         (b"false", 1, false),

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 
 /// `bytea` in hex form (`\x…`) or in escape form.
 ///
-/// A bad hex digit is refused with a SQLSTATE of its own (22023), so that it is
-/// left to the server.
+/// The server rejects a bad hex digit with a separate SQLSTATE (22023), so that case is left to the
+/// server.
 pub fn bytea(text: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
     if let Some(hex) = text.strip_prefix(b"\\x") {
         return hex_decode(hex).map(Cow::Owned);
@@ -19,7 +19,7 @@ pub fn bytea(text: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
     unescape(text).map(Cow::Owned)
 }
 
-/// Pairs of digits; white space may stand between pairs.
+/// Decodes pairs of digits. White space may be between pairs.
 fn hex_decode(hex: &[u8]) -> Result<Vec<u8>, Refusal> {
     let mut out = Vec::with_room(hex.len() / 2)?;
     let mut rest = hex;
@@ -36,7 +36,7 @@ fn hex_decode(hex: &[u8]) -> Result<Vec<u8>, Refusal> {
     }
 }
 
-/// A backslash stands before another, or before three octal digits.
+/// Resolves backslashes. A backslash must precede another one, or three octal digits.
 fn unescape(text: &[u8]) -> Result<Vec<u8>, Refusal> {
     let mut out = Vec::with_room(text.len())?;
     let mut rest = text;

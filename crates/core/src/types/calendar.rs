@@ -1,6 +1,6 @@
-//! What the types of date and time share: the calendar, and the pieces of ISO
-//! text, as `ParseDateTime` and `DecodeDateTime` of
-//! `src/backend/utils/adt/datetime.c` read them under every `DateStyle`.
+//! The common parts of the types of date and time: the calendar, and the pieces of ISO text, read
+//! as `ParseDateTime` and `DecodeDateTime` of `src/backend/utils/adt/datetime.c` read them under
+//! every `DateStyle`.
 
 use super::text::two_digits;
 use crate::error::Refusal;
@@ -15,7 +15,7 @@ const MIN_DATE: i64 = -2_451_545;
 /// 1 January 5874898.
 const END_DATE: i64 = 2_147_483_494 - 2_451_545;
 
-/// A date as it is written; perhaps one that does not exist.
+/// A written date, which may not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Civil {
     year: i32,
@@ -24,14 +24,14 @@ pub(super) struct Civil {
 }
 
 impl Civil {
-    /// `YYYY-MM-DD` at the start of `text`, the year with four to seven digits,
-    /// and what follows.
+    /// `YYYY-MM-DD` at the start of `text`, with a year of four to seven digits, and the remaining
+    /// text.
     #[inline]
     pub(super) fn prefix(text: &[u8]) -> Option<(Civil, &[u8])> {
         if let [a, b, c, d, b'-', e, f, b'-', g, h, rest @ ..] = text {
             let year = two_digits(&[*a, *b])? * 100 + two_digits(&[*c, *d])?;
             let (month, day) = (two_digits(&[*e, *f])?, two_digits(&[*g, *h])?);
-            // A third digit of the day would make another date of it.
+            // With a third digit for the day, it would be another date.
             if rest.first().is_some_and(|c| c.is_ascii_digit() || *c == b'-') {
                 return None;
             }
@@ -46,16 +46,16 @@ impl Civil {
         Some((Civil { year: civil.year + above * 10_000, ..civil }, rest))
     }
 
-    /// The same date before Christ.
+    /// The same date as a year BC.
     pub(super) fn before_christ(self) -> Result<Civil, Refusal> {
-        // There is no year zero; it is refused here, since 1 - 0 would be one.
+        // There is no year zero. It must be rejected here, because 1 - 0 would be a valid year.
         if self.year == 0 {
             return Err(Refusal::Range);
         }
         Ok(Civil { year: 1 - self.year, ..self })
     }
 
-    /// Days since 2000-01-01. `bc` says that the year has been turned around.
+    /// Days since 2000-01-01. `bc`: the year has been converted by [`Civil::before_christ`].
     #[inline]
     pub(super) fn days(self, bc: bool) -> Result<i64, Refusal> {
         const DAYS: [u32; 13] = [0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
@@ -65,8 +65,8 @@ impl Civil {
         if day < 1 || day > last || (year <= 0 && !bc) {
             return Err(Refusal::Range);
         }
-        // Years that begin in March have their leap day at the end. They are counted
-        // from 4801 BC, a multiple of 400 years before all that there may be.
+        // In years that begin in March, the leap day is at the end. They are counted from 4801 BC,
+        // which is a multiple of 400 years and before all valid dates.
         let Ok(years) = u32::try_from(year - i32::from(month <= 2) + 4800) else {
             return Err(Refusal::Range);
         };
@@ -77,7 +77,7 @@ impl Civil {
     }
 }
 
-/// `days` as a `date`.
+/// `days` as a `date`, if it is in range.
 pub(super) fn date_in_range(days: i64) -> Result<i32, Refusal> {
     if (MIN_DATE..END_DATE).contains(&days) {
         i32::try_from(days).map_err(|_| Refusal::Range)
@@ -86,7 +86,7 @@ pub(super) fn date_in_range(days: i64) -> Result<i32, Refusal> {
     }
 }
 
-/// A timestamp of `days` and `micros`, within what there may be.
+/// The timestamp of `days` and `micros`, if it is in range.
 #[inline]
 pub(super) fn timestamp_in_range(days: i64, micros: i64) -> Result<i64, Refusal> {
     days.checked_mul(MICROS_PER_DAY)
@@ -107,7 +107,7 @@ pub(super) fn round_to(micros: i64, precision: i32) -> i64 {
     }
 }
 
-/// A time of day as it is written; perhaps one that does not exist.
+/// A written time of day, which may not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clock {
     hour: u32,
@@ -117,21 +117,21 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// The same time with what follows its seconds in `text`, and what follows that.
+    /// This time with the fraction of a second at the start of `text`, and the remaining text.
     #[inline]
     pub(super) fn with_fraction(self, text: &[u8]) -> Option<(Clock, &[u8])> {
         let (micros, rest) = match text {
             [b'.', digits @ ..] => fraction(digits)?,
             _ => (self.micros, text),
         };
-        // A digit here would belong to the number before.
+        // A digit here would be part of the number before.
         match rest.first() {
             Some(b'0'..=b'9' | b':' | b'.') => None,
             _ => Some((Clock { micros, ..self }, rest)),
         }
     }
 
-    /// `HH:MM`, `HH:MM:SS` or `HH:MM:SS.f…` at the start of `text`, and what follows.
+    /// `HH:MM`, `HH:MM:SS` or `HH:MM:SS.f…` at the start of `text`, and the remaining text.
     #[inline]
     pub(super) fn prefix(text: &[u8]) -> Option<(Clock, &[u8])> {
         let [a, b, b':', c, d, rest @ ..] = text else {
@@ -149,7 +149,7 @@ impl Clock {
         }
     }
 
-    /// Microseconds since midnight, 24:00:00 and a leap second included.
+    /// Microseconds since midnight. 24:00:00 and a leap second are allowed.
     #[inline]
     pub(super) fn micros(self) -> Result<i64, Refusal> {
         let seconds = i64::from(self.hour * 3600 + self.minute * 60 + self.second);
@@ -161,8 +161,8 @@ impl Clock {
     }
 }
 
-/// `YYYY-MM-DD HH:MM:SS`, or with a `T`, at the start of `text`: the usual form,
-/// eight bytes at a time. What follows may yet belong to the seconds.
+/// Reads the usual form, `YYYY-MM-DD HH:MM:SS`, or with a `T`, at the start of `text`, eight bytes
+/// at a time. The text after it may still belong to the seconds.
 #[inline]
 pub(super) fn date_and_time(text: &[u8]) -> Option<(Civil, Clock)> {
     let (date, rest) = text.split_first_chunk::<8>()?;
@@ -192,19 +192,19 @@ pub(super) fn date_and_time(text: &[u8]) -> Option<(Civil, Clock)> {
     Some((civil, clock))
 }
 
-/// In each byte the number that its digit and the next one make, if `text` is
-/// like `form`: digits where it has `0`, the same bytes elsewhere.
+/// Each byte of the result is the number of two digits: that of `text` at this position and the
+/// next one. `None` unless `text` has digits where `form` has `0`, and the same bytes elsewhere.
 #[inline]
 fn digit_pairs(text: [u8; 8], form: [u8; 8]) -> Option<u64> {
-    // What must be added to a byte so that too large a one reaches the high bit.
+    // If a byte is too large, adding this sets its high bit.
     let most = u64::from_le_bytes(form.map(|c| if c == b'0' { 0x76 } else { 0x7f }));
     let digits = u64::from_le_bytes(text) ^ u64::from_le_bytes(form);
     let above = (digits | digits.wrapping_add(most)) & 0x8080_8080_8080_8080;
     (above == 0).then(|| digits * 10 + (digits >> 8))
 }
 
-/// The digits after the point of a second, as microseconds: rounded as
-/// `ParseFractionalSecond` does, through a double.
+/// The digits after the point of a second, as microseconds. They are rounded through a double, like
+/// in `ParseFractionalSecond`.
 #[inline]
 pub(super) fn fraction(text: &[u8]) -> Option<(u32, &[u8])> {
     const MOST: usize = 20;
@@ -225,7 +225,7 @@ pub(super) fn fraction(text: &[u8]) -> Option<(u32, &[u8])> {
     }
 }
 
-/// The offset from UTC that `text` states, in seconds east; `None` for none.
+/// The offset from UTC in `text`, in seconds east; `None` if it has none.
 #[inline]
 pub(super) fn zone(text: &[u8]) -> Result<Option<i32>, Refusal> {
     let text = match text {
@@ -266,7 +266,7 @@ pub(super) fn infinity(text: &[u8]) -> Option<bool> {
 mod tests {
     use super::*;
 
-    /// The day after, by the rules of the Gregorian calendar alone.
+    /// The next day, computed only from the rules of the Gregorian calendar.
     fn next(Civil { year, month, day }: Civil) -> Civil {
         let leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
         let last = match month {

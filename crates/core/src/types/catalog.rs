@@ -1,12 +1,11 @@
-//! From `pg_type.oid` and `atttypmod` to [`Type`].
+//! Converts `pg_type.oid` and `atttypmod` to [`Type`].
 //!
-//! Source: `src/include/catalog/pg_type.dat`; base types' OIDs never change.
+//! The source is `src/include/catalog/pg_type.dat`. The OIDs of base types never change.
 
 use crate::memory::{self, OutOfMemory};
 use crate::shape::{ArrayOf, Type};
 
-/// Base types whose text the core reads, each with the OIDs of the type and of
-/// its array type.
+/// Base types whose text the core reads: the OID of each type and of its array type.
 const TYPES: [(u32, u32); 29] = [
     (16, 1000),   // bool
     (17, 1001),   // bytea
@@ -40,20 +39,20 @@ const TYPES: [(u32, u32); 29] = [
 ];
 
 impl Type {
-    /// The base type, or the array of a base type, with this `pg_type.oid` and
-    /// this `atttypmod` (-1 for none); [`Type::Server`] for every other OID.
+    /// The base type, or array of a base type, with this `pg_type.oid` and `atttypmod` (-1 for
+    /// none); [`Type::Server`] for all other OIDs.
     ///
-    /// Enums, domains and their arrays have OIDs of their own in each database:
-    /// the caller composes them.
+    /// The OIDs of enums, domains and their arrays differ between databases. The caller must handle
+    /// those types.
     pub fn from_oid(oid: u32, typmod: i32) -> Type {
         Type::try_from_oid(oid, typmod).unwrap_or_else(|_| memory::abort())
     }
 
-    /// As [`Type::from_oid`].
+    /// Like [`Type::from_oid`].
     ///
     /// # Errors
     ///
-    /// There is no memory for an array's element.
+    /// There is not enough memory for the element of an array.
     pub fn try_from_oid(oid: u32, typmod: i32) -> Result<Type, OutOfMemory> {
         if let Some(ty) = Type::base(oid, typmod) {
             return Ok(ty);
@@ -67,14 +66,15 @@ impl Type {
         }
     }
 
-    /// The `pg_type.oid` of the elements of the array type with this one.
+    /// The `pg_type.oid` of the elements of this array type.
     pub fn element(oid: u32) -> Option<u32> {
         TYPES.iter().find(|(_, array)| *array == oid).map(|(element, _)| *element)
     }
 
     /// The base type with this `pg_type.oid`.
     pub fn base(oid: u32, typmod: i32) -> Option<Type> {
-        // varchar and char: VARHDRSZ more than the length; bit: the length itself.
+        // The typmod of varchar and char is VARHDRSZ more than the length. For bit it is the
+        // length.
         let characters = u32::try_from(typmod - 4).ok().filter(|_| typmod >= 4);
         let bits = u32::try_from(typmod).ok().filter(|n| *n > 0);
         Some(match oid {

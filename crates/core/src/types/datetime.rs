@@ -2,8 +2,8 @@
 //! `time_in`, `timetz_in`, `timestamp_in` and `timestamptz_in` of
 //! `src/backend/utils/adt/{date,timestamp}.c`.
 //!
-//! Bad syntax is never claimed: these types have a SQLSTATE of their own for it
-//! (22007), and forms without number that only the server knows.
+//! Bad syntax is never reported here. These types have a separate SQLSTATE for it (22007), and many
+//! forms that only the server can read.
 
 use super::calendar::{
     date_and_time, date_in_range, infinity, round_to, timestamp_in_range, zone, Civil, Clock,
@@ -12,7 +12,7 @@ use super::calendar::{
 use crate::error::Refusal;
 use crate::shape::Env;
 
-/// `date`: days since 2000-01-01, the smallest and largest `i32` for the infinities.
+/// `date`: days since 2000-01-01; the smallest and the largest `i32` are the infinities.
 #[inline]
 pub fn date(text: &[u8]) -> Result<i32, Refusal> {
     match Civil::prefix(text) {
@@ -46,17 +46,17 @@ pub fn timetz(text: &[u8], precision: i32, env: &Env) -> Result<(i64, i32), Refu
     Ok((round_to(clock.micros()?, precision), -east))
 }
 
-/// A timestamp's text, taken apart.
+/// The parts of a timestamp's text.
 struct Moment {
     days: i64,
     micros: i64,
-    /// seconds east of UTC, where stated
+    /// seconds east of UTC, if given
     east: Option<i32>,
 }
 
 #[inline]
 fn moment(text: &[u8]) -> Result<Moment, Refusal> {
-    // A zone may end in C, as UTC does, and so does BC.
+    // BC ends in C, and so may a zone: UTC.
     let usual = date_and_time(text).filter(|_| !text.ends_with(b"BC"));
     let Some((civil, clock)) = usual else {
         return any_moment(text);
@@ -66,7 +66,7 @@ fn moment(text: &[u8]) -> Result<Moment, Refusal> {
     Ok(Moment { days: civil.days(false)?, micros: clock.micros()?, east })
 }
 
-/// The rarer forms: without time or seconds, with other years, before Christ.
+/// Reads the rarer forms: without time or seconds, with other years, or BC.
 fn any_moment(text: &[u8]) -> Result<Moment, Refusal> {
     let (civil, rest) = Civil::prefix(text).ok_or(Refusal::Ask)?;
     let (rest, bc) = match rest {
@@ -97,12 +97,11 @@ fn infinite(text: &[u8]) -> Result<i64, Refusal> {
 fn rounded(days: i64, micros: i64, precision: i32) -> Result<i64, Refusal> {
     let exact = timestamp_in_range(days, micros)?;
     let rounded = round_to(exact, precision);
-    // The text form may round up to just beyond the end; the wire form may not.
+    // The text form may round up to just after the end of the range; the wire form may not.
     timestamp_in_range(0, rounded).map_err(|_| Refusal::Ask)
 }
 
-/// `timestamp(p)`: microseconds since 2000-01-01; a zone that is stated is
-/// passed over, as the server does.
+/// `timestamp(p)`: microseconds since 2000-01-01. A zone in the text is ignored, as in the server.
 #[inline]
 pub fn timestamp(text: &[u8], precision: i32) -> Result<i64, Refusal> {
     match moment(text) {
@@ -112,8 +111,8 @@ pub fn timestamp(text: &[u8], precision: i32) -> Result<i64, Refusal> {
     }
 }
 
-/// `timestamptz(p)`: microseconds since 2000-01-01 UTC; without a zone only
-/// where the session's is UTC.
+/// `timestamptz(p)`: microseconds since 2000-01-01 UTC. A text without a zone is read only if the
+/// session's zone is UTC.
 #[inline]
 pub fn timestamptz(text: &[u8], precision: i32, env: &Env) -> Result<i64, Refusal> {
     let m = match moment(text) {

@@ -1,14 +1,13 @@
-//! `real` and `double precision`: `float4in_internal` and `float8in_internal`
-//! of `src/backend/utils/adt/float.c`, which are `strtof` and `strtod` with
-//! checks of their own.
+//! `real` and `double precision`: `float4in_internal` and `float8in_internal` of
+//! `src/backend/utils/adt/float.c`, which are `strtof` and `strtod` with additional checks.
 //!
-//! Left to the server: hexadecimal floats and NaN with a sign or a payload,
-//! where C libraries differ.
+//! Hexadecimal floats, and NaN with a sign or a payload, are left to the server, because C
+//! libraries differ there.
 
 use super::text::{is_space, trim};
 use crate::error::Refusal;
 
-/// What the two types have in common.
+/// The common operations of both types.
 trait Float: std::str::FromStr + PartialEq + Copy {
     const ZERO: Self;
     const NAN: Self;
@@ -35,7 +34,7 @@ macro_rules! float {
 float!(f32);
 float!(f64);
 
-/// `real`, rounded once from the decimal digits.
+/// `real`, rounded only once from the decimal digits.
 pub fn float4(text: &[u8]) -> Result<f32, Refusal> {
     float(text)
 }
@@ -50,10 +49,10 @@ fn float<F: Float>(text: &[u8]) -> Result<F, Refusal> {
     plain(text).map_or_else(|| any(text), Ok)
 }
 
-/// A finite number other than zero, if `text` is one without more ado.
+/// A finite number other than zero, if `text` is one in the simplest form.
 #[inline]
 fn plain<F: Float>(text: &[u8]) -> Option<F> {
-    // Of what these bytes can spell, Rust reads the same as strtod.
+    // For numbers of these bytes, Rust and strtod give the same result.
     let is_plain = |c: &u8| matches!(c, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-');
     if !text.iter().all(is_plain) {
         return None;
@@ -73,7 +72,7 @@ fn any<F: Float>(text: &[u8]) -> Result<F, Refusal> {
     }
     let prefix = std::str::from_utf8(&trimmed[..number.len]).map_err(|_| Refusal::Ask)?;
     let value: F = prefix.parse().map_err(|_| Refusal::Ask)?;
-    // strtod reports ERANGE, and the server refuses zero and infinity with it.
+    // strtod reports ERANGE here, and the server then rejects zero and infinity.
     let in_range = value.finite() && (value != F::ZERO || number.is_zero);
     match (number.len == trimmed.len(), in_range) {
         (true, true) => Ok(value),
@@ -121,7 +120,7 @@ impl Decimal {
     }
 }
 
-/// Infinity and NaN, or what cannot be a number in any C library.
+/// Reads infinity and NaN. Reports other words that are not a number in any C library.
 fn word<F: Float>(text: &[u8]) -> Result<F, Refusal> {
     let (negative, word) = match text {
         [b'-', rest @ ..] => (true, rest),

@@ -1,9 +1,8 @@
 //! `smallint`, `integer`, `bigint`, `oid`: `pg_strtoint16`, `pg_strtoint32`,
 //! `pg_strtoint64` and `uint32in_subr` of `src/backend/utils/adt/numutils.c`.
 //!
-//! Read here: white space, a sign, decimal digits, white space. The
-//! hexadecimal, octal and binary forms and the underscores that PostgreSQL 16
-//! added are left to the server.
+//! This module reads white space, a sign, decimal digits, white space. The hexadecimal, octal and
+//! binary forms and the underscores that PostgreSQL 16 added are left to the server.
 
 use super::text::trim;
 use crate::error::Refusal;
@@ -35,7 +34,7 @@ pub fn int8(text: &[u8]) -> Result<i64, Refusal> {
     }
 }
 
-/// One to nineteen digits, perhaps after a minus, and nothing else.
+/// One to nineteen digits after an optional minus, and nothing else.
 #[inline]
 pub(super) fn plain(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
@@ -46,7 +45,7 @@ pub(super) fn plain(text: &[u8]) -> Option<i64> {
         return None;
     }
     let (first, eights) = digits.split_at((digits.len() - 1) % 8 + 1);
-    // Nineteen digits always fit here, though not always below.
+    // Nineteen digits fit into `value`, but not always into an `i64`.
     let mut value = eight_digits(led_by_zeros(first))?;
     for eight in eights.chunks_exact(8) {
         let word = eight.try_into().map_or(0, u64::from_le_bytes);
@@ -56,8 +55,8 @@ pub(super) fn plain(text: &[u8]) -> Option<i64> {
     Some(if negative { -value } else { value })
 }
 
-/// One to eight bytes behind as many `0` as there is room for, the first in the lowest byte. A loop over
-/// them would end at another place with each number, which no processor foresees.
+/// One to eight bytes after enough `0` to fill a word. The first byte is the lowest. A loop over
+/// the bytes would end at another position for each number, which the processor cannot predict.
 #[inline(always)]
 fn led_by_zeros(digits: &[u8]) -> u64 {
     const ZEROS: u64 = 0x3030_3030_3030_3030;
@@ -67,7 +66,7 @@ fn led_by_zeros(digits: &[u8]) -> u64 {
         None => 0,
     };
     let one = |at: usize| u64::from(digits[at]) << (8 * at);
-    // Pieces that overlap say the same there.
+    // Pieces that overlap have the same bits there.
     let word = if len >= 4 {
         four(0) | four(len - 4) << (8 * (len - 4))
     } else {
@@ -77,22 +76,22 @@ fn led_by_zeros(digits: &[u8]) -> u64 {
     word << lead | (ZEROS & !(u64::MAX << lead))
 }
 
-/// The number that eight ASCII digits make, the first in the lowest byte.
+/// The number of eight ASCII digits, of which the first is the lowest byte.
 #[inline]
 fn eight_digits(word: u64) -> Option<u64> {
     const LOW: u64 = 0x0101_0101_0101_0101;
     let digits = word ^ (LOW * 0x30);
-    // A byte above 9 shows in its high bit, before or after the addition.
+    // A byte above 9 sets its high bit, before or after the addition.
     if (digits | digits.wrapping_add(LOW * 0x76)) & (LOW * 0x80) != 0 {
         return None;
     }
-    // Neighbours are put together: pairs, then fours, then all eight.
+    // Combine adjacent digits: into pairs, then fours, then all eight.
     let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
     let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
     Some((fours * 10_000 + (fours >> 32)) & 0xffff_ffff)
 }
 
-/// An integer within `min..=max`; the three types differ in nothing else.
+/// Reads an integer within `min..=max`. The three types differ only in their range.
 fn integer(text: &[u8], min: i64, max: i64) -> Result<i64, Refusal> {
     let text = trim(text);
     let (negative, digits) = match text {
@@ -107,12 +106,12 @@ fn integer(text: &[u8], min: i64, max: i64) -> Result<i64, Refusal> {
     if let [b'0', b'x' | b'X' | b'o' | b'O' | b'b' | b'B', ..] = digits {
         return Err(Refusal::Ask);
     }
-    // Negative, so that the smallest value needs no case of its own.
+    // Compute the negative value, so that the smallest value is no special case.
     let mut value: i64 = 0;
     for (at, c) in digits.iter().enumerate() {
         let digit = c.wrapping_sub(b'0');
         if digit > 9 {
-            // Versions differ in which fault they see first where the digits overflow as well.
+            // If the digits also overflow, versions differ in which error they report.
             let sure = *c != b'_' && value > min / 10 && at < 18;
             return Err(if sure { Refusal::Syntax } else { Refusal::Ask });
         }
@@ -128,8 +127,8 @@ fn integer(text: &[u8], min: i64, max: i64) -> Result<i64, Refusal> {
 
 /// `oid`.
 ///
-/// Left to the server: signs, which `strtoul` wraps around, and a leading
-/// zero, which PostgreSQL 16 and later take for an octal number.
+/// Left to the server: signs, which `strtoul` wraps around, and a leading zero, which PostgreSQL 16
+/// and later read as an octal number.
 pub fn oid(text: &[u8]) -> Result<u32, Refusal> {
     let text = trim(text);
     match text {

@@ -1,10 +1,9 @@
 //! `interval`: `interval_in` and `DecodeInterval`, `DecodeISO8601Interval` of
 //! `src/backend/utils/adt/{timestamp,datetime}.c`.
 //!
-//! Read here: whole numbers with units from the largest to the smallest and a
-//! time at the end, which is what the server writes in the `postgres` style,
-//! and ISO 8601 with designators. Fractions of units other than the second,
-//! and whatever else is spelled differently, are left to the server.
+//! This module reads whole numbers with units from the largest to the smallest and a time at the
+//! end, which the server writes in the `postgres` style, and ISO 8601 with designators. Fractions
+//! of units other than the second, and all other forms, are left to the server.
 
 use super::calendar::{fraction, round_to, MICROS_PER_SECOND};
 use super::text::two_digits;
@@ -21,13 +20,13 @@ pub struct Interval {
     pub months: i32,
 }
 
-/// `interval`; `typmod` as in `pg_attribute.atttypmod`.
+/// `interval`; `typmod` is that of `pg_attribute.atttypmod`.
 pub fn interval(text: &[u8], typmod: i32) -> Result<Interval, Refusal> {
     const FULL_RANGE: i32 = 0x7fff; // INTERVAL_FULL_RANGE
     let precision = match typmod {
         ..=-1 => -1,
         _ if typmod >> 16 == FULL_RANGE => typmod & 0xffff,
-        // Without some of the fields: the server knows which are cut off.
+        // The type has only some of the fields. Only the server can cut off the others.
         _ => return Err(Refusal::Ask),
     };
     let read = match text {
@@ -38,7 +37,7 @@ pub fn interval(text: &[u8], typmod: i32) -> Result<Interval, Refusal> {
     Ok(Interval { micros: round_to(value.micros, precision), ..value })
 }
 
-/// The units, the largest first. Each may stand once.
+/// The units, the largest first. Each may occur once.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Unit {
     Year,
@@ -69,7 +68,7 @@ impl Interval {
     }
 }
 
-/// A sign, if any, one to nine digits, and what follows.
+/// An optional sign and one to nine digits, and the remaining text.
 fn whole(text: &[u8]) -> Option<(i64, bool, &[u8])> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
@@ -89,7 +88,7 @@ fn words(text: &[u8]) -> Option<Interval> {
     let mut value = Interval::default();
     let mut before: Option<Unit> = None;
     let mut rest = text;
-    // In the sql_standard style a minus at the very start may govern all that follows.
+    // In the sql_standard style, a minus at the very start may apply to all quantities.
     let mut quantities = 0;
     let starts_negative = text.first() == Some(&b'-');
     let mut later_sign = false;
@@ -174,7 +173,7 @@ fn iso8601(text: &[u8]) -> Option<Interval> {
             rest = after;
         }
         if rest.first() == Some(&b'+') {
-            return None; // taken since PostgreSQL 16
+            return None; // accepted since PostgreSQL 16
         }
         let (count, negative, after) = whole(rest)?;
         let (micros, after) = match after {

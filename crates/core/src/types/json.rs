@@ -1,41 +1,40 @@
-//! `json` and `jsonb` as text: the lexer and parser of
-//! `src/common/jsonapi.c`, and the checks of `jsonb_in`.
+//! Checks `json` and `jsonb` as text, like the lexer and parser of `src/common/jsonapi.c`, with the
+//! checks of `jsonb_in`.
 //!
-//! One pass without recursion. String bodies, which are most of the bytes, are
-//! skipped eight or sixteen at a time.
+//! It makes one pass without recursion. Most bytes are in strings, which are skipped eight or
+//! sixteen at a time.
 
 use crate::error::Refusal;
 
-/// Deeper documents are left to the server, whose limit is the depth of its stack.
+/// Deeper documents are left to the server, whose limit depends on the size of its stack.
 pub(super) const MOST_DEEP: u32 = 128;
-/// Longer texts might exceed `JENTRY_OFFLENMASK` in binary form, where a number
-/// of one digit and its comma take twelve bytes.
+/// Longer texts might exceed `JENTRY_OFFLENMASK` in binary form, in which a number of one digit
+/// with its comma takes twelve bytes.
 const MOST_JSONB: usize = 0x0fff_ffff / 8;
-/// Longer numbers, and larger exponents, might exceed what `numeric` holds.
+/// Longer numbers and larger exponents might exceed the limits of `numeric`.
 const MOST_NUMBER: usize = 1000;
 const MOST_EXPONENT: usize = 3;
 
-/// Whether `text` is what `json` takes.
+/// Checks that `text` is valid as `json`.
 ///
 /// # Errors
 ///
-/// [`Refusal::Syntax`] where the server would refuse it, [`Refusal::Ask`] where
-/// it is not sure.
+/// [`Refusal::Syntax`] if the server would reject it, [`Refusal::Ask`] if that is not certain.
 pub fn json(text: &[u8]) -> Result<(), Refusal> {
     Walk::<false, _> { text, at: 0, visitor: &mut Nobody }.document()
 }
 
-/// Whether `text` is what `jsonb` takes: unlike `json`, no `\u0000`, surrogates
-/// in pairs, and numbers that `numeric` holds.
+/// Checks that `text` is valid as `jsonb`. Unlike in `json`, there may be no `\u0000`, surrogates
+/// must be in pairs, and numbers must be valid as `numeric`.
 ///
 /// # Errors
 ///
-/// As [`json`].
+/// Those of [`json`].
 pub fn jsonb(text: &[u8]) -> Result<(), Refusal> {
     visit_jsonb(text, &mut Nobody)
 }
 
-/// Walks through what `jsonb` takes, and shows its values on the way.
+/// Reads a text by the rules of `jsonb`, and passes its values to `visitor`.
 #[inline]
 pub(super) fn visit_jsonb<V: Visitor>(text: &[u8], visitor: &mut V) -> Result<(), Refusal> {
     if text.len() > MOST_JSONB {
@@ -44,10 +43,10 @@ pub(super) fn visit_jsonb<V: Visitor>(text: &[u8], visitor: &mut V) -> Result<()
     Walk::<true, V> { text, at: 0, visitor }.document()
 }
 
-/// A value that has no parts.
+/// A value without parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scalar {
-    /// a string or a key; whether there are escapes in it
+    /// a string or a key, and whether it has escapes
     String {
         escapes: bool,
     },
@@ -57,10 +56,10 @@ pub(super) enum Scalar {
     Null,
 }
 
-/// Is shown the values of a document in their order, keys before their values.
-/// What it was shown before an error is void.
+/// Receives the values of a document in their order, with each key before its value. After an
+/// error, all values received before are void.
 pub(super) trait Visitor {
-    /// A scalar, and where it lies in the text (a string: without its quotes).
+    /// A scalar, with its start and end in the text (for a string, without its quotes).
     fn scalar(&mut self, scalar: Scalar, start: usize, end: usize);
     /// An object or an array begins.
     fn open(&mut self, is_object: bool);
@@ -68,7 +67,7 @@ pub(super) trait Visitor {
     fn close(&mut self);
 }
 
-/// Looks at nothing.
+/// A visitor that ignores everything.
 struct Nobody;
 
 impl Visitor for Nobody {
@@ -80,7 +79,7 @@ impl Visitor for Nobody {
     fn close(&mut self) {}
 }
 
-/// A walk through a document; `JSONB` says by whose rules.
+/// A pass over a document. `JSONB` selects the rules.
 struct Walk<'t, const JSONB: bool, V> {
     text: &'t [u8],
     at: usize,
@@ -88,7 +87,7 @@ struct Walk<'t, const JSONB: bool, V> {
 }
 
 impl<const JSONB: bool, V: Visitor> Walk<'_, JSONB, V> {
-    /// The next byte after white space; 0, which no document holds, at the end.
+    /// The next byte after white space; 0 at the end, because no document contains it.
     #[inline]
     fn next(&mut self) -> u8 {
         loop {
@@ -101,11 +100,12 @@ impl<const JSONB: bool, V: Visitor> Walk<'_, JSONB, V> {
     }
 
     fn document(mut self) -> Result<(), Refusal> {
-        // One bit for each open brace or bracket, the innermost lowest: 1 for an object.
+        // One bit for each open brace or bracket, with the innermost as the lowest: 1 for an
+        // object.
         let mut open: u128 = 0;
         let mut depth = 0;
         loop {
-            // A value is due.
+            // A value must follow.
             let opened = self.next();
             match opened {
                 b'"' => self.string()?,
@@ -134,7 +134,7 @@ impl<const JSONB: bool, V: Visitor> Walk<'_, JSONB, V> {
                 b'n' => self.word(b"null", Scalar::Null)?,
                 _ => return Err(Refusal::Syntax),
             }
-            // A value has ended; so may what holds it.
+            // A value has ended. Its containers may end, too.
             loop {
                 let c = self.next();
                 if depth == 0 {
@@ -159,7 +159,7 @@ impl<const JSONB: bool, V: Visitor> Walk<'_, JSONB, V> {
         }
     }
 
-    /// A key and its colon.
+    /// Reads a key and its colon.
     #[inline]
     fn key(&mut self) -> Result<(), Refusal> {
         if self.next() != b'"' {
@@ -224,7 +224,7 @@ impl<const JSONB: bool, V: Visitor> Walk<'_, JSONB, V> {
         Ok(())
     }
 
-    /// A string, from its opening quote on.
+    /// Reads a string from its opening quote on.
     #[inline]
     fn string(&mut self) -> Result<(), Refusal> {
         self.at += 1;
@@ -258,14 +258,14 @@ impl<const JSONB: bool, V: Visitor> Walk<'_, JSONB, V> {
         }
     }
 
-    /// `\uXXXX`, or for `jsonb` two of them where they are a pair.
+    /// Reads `\uXXXX`, or for `jsonb` two of them if they are a pair.
     fn unicode(&mut self) -> Result<(), Refusal> {
         let unit = self.unit()?;
         if !JSONB {
             return Ok(());
         }
         match unit {
-            // A SQLSTATE of its own: 22P05.
+            // The server has a separate SQLSTATE for it: 22P05.
             0 => Err(Refusal::Ask),
             0xd800..=0xdbff => {
                 if !self.text[self.at..].starts_with(b"\\u") {
@@ -291,7 +291,7 @@ impl<const JSONB: bool, V: Visitor> Walk<'_, JSONB, V> {
     }
 }
 
-/// How many bytes pass before a quote, a backslash or a control character.
+/// The number of bytes before a quote, a backslash or a control character.
 #[inline]
 pub(super) fn plain(text: &[u8]) -> usize {
     let mut at = 0;
@@ -313,7 +313,7 @@ pub(super) fn plain(text: &[u8]) -> usize {
     at + plain_naive(&text[at..])
 }
 
-/// A bit for each of 16 bytes that is a quote, a backslash or a control character.
+/// A bit for each of 16 bytes, set if it is a quote, a backslash or a control character.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn stops_of_16(block: &[u8; 16]) -> u32 {
@@ -321,7 +321,7 @@ fn stops_of_16(block: &[u8; 16]) -> u32 {
         _mm_cmpeq_epi8, _mm_loadu_si128, _mm_min_epu8, _mm_movemask_epi8, _mm_or_si128,
         _mm_set1_epi8,
     };
-    // SAFETY: SSE2 belongs to every x86-64, and 16 bytes are there to be loaded.
+    // SAFETY: SSE2 is part of x86-64, and `block` has the 16 bytes that are loaded.
     unsafe {
         let bytes = _mm_loadu_si128(block.as_ptr().cast());
         let quote = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(b'"' as i8));
@@ -331,14 +331,14 @@ fn stops_of_16(block: &[u8; 16]) -> u32 {
     }
 }
 
-/// The lowest high bit that is set belongs to the first of 8 bytes that is a
-/// quote, a backslash or a control character.
+/// The lowest high bit that is set belongs to the first of 8 bytes that is a quote, a backslash or
+/// a control character.
 #[inline]
 fn stops_of_8(word: u64) -> u64 {
     const LOW: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
-    // The high bit of a byte is set where it was zero before the subtraction, or
-    // less than a space; what borrows add lies above the first such byte.
+    // The high bit of a byte is set if the byte was zero before the subtraction, or less than a
+    // space. Bits set by borrows are above the first such byte.
     let quote = word ^ (LOW * b'"' as u64);
     let backslash = word ^ (LOW * b'\\' as u64);
     let found = (quote.wrapping_sub(LOW) & !quote)

@@ -1,10 +1,10 @@
-//! `jsonb` as it lies on disk: `jsonb_in` and `convertJsonbValue` of
-//! `src/backend/utils/adt/{jsonb,jsonb_util}.c`, layout of `src/include/utils/jsonb.h`.
+//! Forms `jsonb` in its on-disk form: `jsonb_in` and `convertJsonbValue` of
+//! `src/backend/utils/adt/{jsonb,jsonb_util}.c`, with the layout of `src/include/utils/jsonb.h`.
 //!
-//! The text is walked through once, by the validator; what it shows is kept as a
-//! list of nodes in the order of the text. Then the bytes are written from front
-//! to back, each object's keys sorted when its turn comes. Nothing is allocated
-//! for a value or a key: the lists stay from row to row.
+//! The validator reads the text once, and passes its values to a list of nodes in the order of the
+//! text. Then the bytes are written from front to back. The keys of each object are sorted when it
+//! is written. No memory is allocated for single values or keys: the lists are reused for the next
+//! row.
 
 use super::integer;
 use super::json::{visit_jsonb, Scalar, Visitor, MOST_DEEP};
@@ -15,8 +15,8 @@ use crate::sink::append::extend;
 use crate::sink::Numeric;
 use std::cmp::Ordering;
 
-/// Longer texts are left to the server: they would need much memory here, and
-/// are compressed or stored out of line anyway.
+/// Longer texts are left to the server. They would need much memory here, and they are compressed
+/// or stored out of line anyway.
 const MOST_TEXT: usize = 1 << 20;
 
 // The head of a JsonbContainer: a count and flags.
@@ -32,18 +32,18 @@ const IS_FALSE: u32 = 0x2000_0000;
 const IS_TRUE: u32 = 0x3000_0000;
 const IS_NULL: u32 = 0x4000_0000;
 const IS_CONTAINER: u32 = 0x5000_0000;
-/// Every so many entries, one holds an offset: `JB_OFFSET_STRIDE`.
+/// One of this many entries holds an offset: `JB_OFFSET_STRIDE`.
 const STRIDE: usize = 32;
-/// `jsonb` is aligned to four bytes, and so are containers and numbers in it.
+/// `jsonb` is aligned to four bytes, and so are the containers and numbers in it.
 const ALIGN: usize = 4;
-/// Up to so many keys an insertion sort is the faster one.
+/// Up to this many keys, an insertion sort is faster.
 const FEW: usize = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// bytes of the text
     String,
-    /// bytes of the scratch, where escapes were resolved
+    /// bytes of the scratch, with resolved escapes
     Resolved,
     Number,
     True,
@@ -53,27 +53,27 @@ enum Kind {
     Object,
 }
 
-/// One value, or key, in the order of the text.
+/// One value or key, in the order of the text.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     kind: Kind,
     start: u32,
-    /// bytes; for an array how many elements, for an object how many pairs
+    /// number of bytes; for an array the number of elements, for an object the number of pairs
     len: u32,
-    /// the index of the node after this one and all within it
+    /// the index of the node after this one and all nodes within it
     next: u32,
 }
 
 /// A key of an object that is being written.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
-    /// length, then the first eight bytes: what most comparisons need
+    /// length, then the first eight bytes, which are enough for most comparisons
     order: (u32, u64),
-    /// the key's node; the value's is the next one
+    /// the key's node; the value's node is the next one
     key: u32,
 }
 
-/// Forms `jsonb` values. Reused from value to value.
+/// Forms `jsonb` values. It is reused for the next value.
 #[derive(Debug, Default)]
 pub struct JsonbBuilder {
     nodes: Vec<Node>,
@@ -83,12 +83,12 @@ pub struct JsonbBuilder {
 }
 
 impl JsonbBuilder {
-    /// The value of `text` as the server stores it, in native byte order,
-    /// without the varlena header, to be placed at a multiple of four bytes.
+    /// The value of `text` as the server stores it: in native byte order, without the varlena
+    /// header. It must be placed at a multiple of four bytes.
     ///
     /// # Errors
     ///
-    /// As [`super::json::jsonb`]; [`Refusal::Ask`] for texts above 1 MB, too.
+    /// Those of [`super::json::jsonb`], and [`Refusal::Ask`] for texts above 1 MB.
     pub fn build(&mut self, text: &[u8]) -> Result<&[u8], Refusal> {
         if text.len() > MOST_TEXT {
             return Err(Refusal::Ask);
@@ -116,16 +116,15 @@ impl JsonbBuilder {
         Ok(&self.out)
     }
 
-    /// Empties all lists and makes room for what a text of `len` bytes can need
-    /// at most, so that nothing grows later: where this runs in a server, a
-    /// failed allocation must be an answer.
+    /// Empties all lists and reserves the most memory that a text of `len` bytes can need, so that
+    /// nothing grows later. In a server, a failed allocation must be an error value.
     fn reserve(&mut self, len: usize) -> Result<(), Refusal> {
         self.nodes.clear();
         self.scratch.clear();
         self.pairs.clear();
         self.out.clear();
-        // A value takes two bytes of text with its comma or bracket, those that are
-        // not closed yet one, a pair five; a number of one digit becomes twelve bytes.
+        // A value takes at least two bytes of text with its comma or bracket, and one byte if it is
+        // still open. A pair takes five. A number of one digit becomes twelve bytes.
         let done = self.nodes.try_reserve(len / 2 + MOST_DEEP as usize + 2);
         let done = done.and_then(|()| self.scratch.try_reserve(len));
         let done = done.and_then(|()| self.pairs.try_reserve(len / 4 + 1));
@@ -134,12 +133,12 @@ impl JsonbBuilder {
     }
 }
 
-/// Makes nodes of what the validator shows.
+/// Adds a node for each value of the validator.
 struct Noting<'b> {
     text: &'b [u8],
     nodes: &'b mut Vec<Node>,
     scratch: &'b mut Vec<u8>,
-    /// the nodes of the containers that are open
+    /// the nodes of the open containers
     open: [u32; MOST_DEEP as usize],
     depth: usize,
 }
@@ -188,13 +187,13 @@ impl Visitor for Noting<'_> {
         let node = &mut self.nodes[self.open[self.depth] as usize];
         node.next = end;
         if node.kind == Kind::Object {
-            // Keys and values were counted alike.
+            // Both keys and values were counted.
             node.len /= 2;
         }
     }
 }
 
-/// Appends a string's bytes, its escapes resolved; they were found valid.
+/// Appends the bytes of a string with resolved escapes, which must be valid.
 fn resolve(mut text: &[u8], out: &mut Vec<u8>) {
     let unit = |text: &[u8]| {
         text[2..6]
@@ -258,8 +257,8 @@ impl<'b> Writer<'b> {
         self.out.truncate(end);
     }
 
-    /// Writes the value of a node and gives its JEntry type. The length of a
-    /// value is all that was written, padding before it included.
+    /// Writes the value of a node and returns its JEntry type. The length of a value is that of all
+    /// bytes written here, including the padding before it.
     #[inline]
     fn value(&mut self, index: u32) -> u32 {
         let node = self.nodes[index as usize];
@@ -289,13 +288,13 @@ impl<'b> Writer<'b> {
         }
     }
 
-    /// A scalar at the top is an array of one element with a flag of its own.
+    /// Writes a scalar at the top, which is an array of one element with a special flag.
     fn scalar_alone(&mut self) {
         let array = Node { kind: Kind::Array, start: 0, len: 1, next: 1 };
         self.array(array, 0, ARRAY | SCALAR | 1);
     }
 
-    /// Writes the head and leaves room for the entries; gives where they are.
+    /// Writes the head and leaves room for the entries. Returns their position.
     #[inline]
     fn head(&mut self, head: u32, entries: usize) -> usize {
         self.pad();
@@ -305,8 +304,8 @@ impl<'b> Writer<'b> {
         at
     }
 
-    /// Writes entry `i`, of a value that was written from `before` on; `first` is
-    /// where the container's first value begins.
+    /// Writes entry `i`, for a value that was written from `before` on. `first` is the start of the
+    /// container's first value.
     #[inline]
     fn entry(&mut self, entries: usize, i: usize, kind: u32, before: usize, first: usize) {
         let end = self.out.len();
@@ -350,8 +349,8 @@ impl<'b> Writer<'b> {
         self.pairs.truncate(base);
     }
 
-    /// Pushes the object's pairs, in the order of `lengthCompareJsonbPair`, the
-    /// last of those with equal keys only; gives how many there are.
+    /// Pushes the object's pairs in the order of `lengthCompareJsonbPair`. Of pairs with equal
+    /// keys, only the last one is kept. Returns the number of pairs.
     #[inline]
     fn sorted_pairs(&mut self, node: Node, mut index: u32) -> usize {
         let base = self.pairs.len();
@@ -359,7 +358,7 @@ impl<'b> Writer<'b> {
         for _ in 0..node.len {
             let key = self.nodes[index as usize];
             let pair = Pair { order: (key.len, self.prefix(key)), key: index };
-            // Keys that differ in what was read are in order for sure; the rest is sorted.
+            // Keys that differ in length or prefix are certainly in order. All others are sorted.
             is_sorted &= self.pairs[base..].last().map_or(true, |last| last.order < pair.order);
             self.pairs.push_within(pair);
             index = self.nodes[index as usize + 1].next;
@@ -371,8 +370,8 @@ impl<'b> Writer<'b> {
         self.pairs.len() - base
     }
 
-    /// Sorts the pairs from `base` on, and moves the last of those with equal
-    /// keys to the front; gives how many.
+    /// Sorts the pairs from `base` on. Of pairs with equal keys, only the last one is kept; the
+    /// kept pairs are moved to the front. Returns their number.
     fn sort(&mut self, base: usize) -> usize {
         let (nodes, text, scratch) = (self.nodes, self.text, self.scratch);
         let bytes = |pair: &Pair| {
@@ -380,7 +379,7 @@ impl<'b> Writer<'b> {
             let from = if node.kind == Kind::String { text } else { scratch };
             &from[node.start as usize..][..node.len as usize]
         };
-        // Of two equal keys the later comes first, and stays.
+        // The later of two equal keys comes first, and is kept.
         let order = |a: &Pair, b: &Pair| {
             let keys = a.order.cmp(&b.order).then_with(|| bytes(a).cmp(bytes(b)));
             keys.then(b.key.cmp(&a.key))
@@ -402,7 +401,7 @@ impl<'b> Writer<'b> {
         kept + 1
     }
 
-    /// A `numeric` with a header of four bytes, as `make_result` forms it.
+    /// Writes a `numeric` with a header of four bytes, as `make_result` forms it.
     #[inline]
     fn number(&mut self, text: &[u8]) {
         let out = &mut *self.out;
@@ -414,7 +413,7 @@ impl<'b> Writer<'b> {
     }
 }
 
-/// Hands over an integer below 10^18 as a `numeric`.
+/// Passes an integer below 10^18 as a `numeric` to `put`.
 #[inline]
 fn small(value: i64, put: impl FnOnce(Numeric<'_>)) {
     let mut digits = [0; 5];
@@ -425,7 +424,7 @@ fn small(value: i64, put: impl FnOnce(Numeric<'_>)) {
         at -= 1;
         digits[at] = (rest % 10_000) as i16;
         rest /= 10_000;
-        // Zeros at the end are not stored.
+        // Trailing zeros are not stored.
         if digits[at] == 0 && end == at + 1 {
             end = at;
         }
@@ -450,7 +449,7 @@ fn store(value: Numeric<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// For the few keys that objects have; longer lists are sorted otherwise.
+/// Sorts the keys of an object if there are only few of them.
 #[inline]
 fn insertion_sort(pairs: &mut [Pair], order: impl Fn(&Pair, &Pair) -> Ordering) {
     for i in 1..pairs.len() {
@@ -464,8 +463,8 @@ fn insertion_sort(pairs: &mut [Pair], order: impl Fn(&Pair, &Pair) -> Ordering) 
     }
 }
 
-/// The first eight of the `len` bytes at `start`, zeros after the last, so that
-/// numbers compare as `memcmp` does.
+/// The first eight of the `len` bytes at `start`, with zeros after the last, so that the numbers
+/// compare like `memcmp`.
 #[inline]
 fn prefix(from: &[u8], start: usize, len: usize) -> u64 {
     let len = len.min(8);

@@ -1,7 +1,8 @@
-//! One file for each family of PostgreSQL types: parse, check the range, put.
+//! The types. Each family has one file, which parses a value, checks its range and writes it to the
+//! sink.
 //!
-//! Each reads what the server's input function would read, where that is
-//! certain in every supported major, and answers [`Refusal::Ask`] elsewhere.
+//! A type reads a text like the server's input function, if the result is certain in every
+//! supported major version. If not, it returns [`Refusal::Ask`].
 
 pub mod array;
 pub mod bits;
@@ -26,10 +27,10 @@ use crate::error::Refusal;
 use crate::shape::{Env, Type};
 use crate::sink::RowSink;
 
-/// Reads `text` as a value of `ty` and puts it into the sink.
+/// Reads `text` as a value of `ty` and writes it into the sink.
 ///
-/// `text` is valid UTF-8 without NUL bytes; the caller checks whole chunks. The
-/// server's encoding is UTF-8 too, unless [`Env::single_byte`] says otherwise.
+/// `text` must be valid UTF-8 without NUL bytes; the caller checks whole chunks. The server's
+/// encoding must be UTF-8, too, unless [`Env::single_byte`] is set.
 ///
 /// # Errors
 ///
@@ -46,7 +47,7 @@ pub fn put<S: RowSink>(ty: &Type, text: &[u8], env: &Env, sink: &mut S) -> Resul
     Ok(())
 }
 
-/// The types whose reading costs more than a call.
+/// The types whose reading costs more than a function call.
 fn put_read<S: RowSink>(ty: &Type, text: &[u8], env: &Env, sink: &mut S) -> Result<(), Refusal> {
     match ty {
         Type::Int8 => sink.put_i64(integer::int8(text)?),
@@ -64,19 +65,19 @@ fn put_read<S: RowSink>(ty: &Type, text: &[u8], env: &Env, sink: &mut S) -> Resu
     Ok(())
 }
 
-/// Characters are counted as UTF-8's.
+/// Whether characters cannot be counted: counts assume UTF-8.
 #[inline]
 fn uncounted(text: &[u8], env: &Env) -> bool {
     env.single_byte && !text.is_ascii()
 }
 
-/// Escapes such as `\u00e9` mean characters of the server's encoding.
+/// Whether there may be escapes such as `\u00e9`, which the server converts to its encoding.
 #[inline]
 fn converted(text: &[u8], env: &Env) -> bool {
     env.single_byte && text.contains(&b'\\')
 }
 
-/// The types that are not worth a place in the hot path's code.
+/// The types that are too rare for the code of the hot path.
 fn put_rarer<S: RowSink>(ty: &Type, text: &[u8], env: &Env, sink: &mut S) -> Result<(), Refusal> {
     match ty {
         Type::Oid => sink.put_u32(integer::oid(text)?),
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
     use crate::sink::PgCopySink;
 
-    /// `\u00e9` is one byte in LATIN1 and two in UTF-8; only the server converts.
+    /// `\u00e9` is one byte in LATIN1 and two in UTF-8. Only the server can convert it.
     #[test]
     fn escapes_of_jsonb_are_the_servers_to_convert() {
         let (utf8, latin) = (Env::default(), Env { single_byte: true, ..Env::default() });

@@ -1,11 +1,10 @@
-//! `money` where `lc_monetary` is C: `cash_in` of `src/backend/utils/adt/cash.c`.
+//! `money` if `lc_monetary` is C: `cash_in` of `src/backend/utils/adt/cash.c`.
 
 use super::text::trim;
 use crate::error::Refusal;
 
-/// `money`, in cents: a minus, a dollar sign, digits with commas anywhere, a
-/// point and decimals, rounded to two. Parentheses, signs at the end and
-/// amounts near the limits are left to the server.
+/// `money`, in cents: a minus, a dollar sign, digits with commas anywhere, a point and decimals,
+/// rounded to two. Parentheses, trailing signs and amounts near the limits are left to the server.
 pub fn money(text: &[u8]) -> Result<i64, Refusal> {
     let text = trim(text);
     let (negative, rest) = match text {
@@ -26,7 +25,7 @@ pub fn money(text: &[u8]) -> Result<i64, Refusal> {
                 decimals = decimals.map(|n| n + 1);
             }
             (b'0'..=b'9', Some(n)) => {
-                // The third decimal rounds; those after it are passed over.
+                // The third decimal rounds. Further decimals are ignored.
                 let up = i64::from(n == 2 && *c >= b'5');
                 cents = cents.checked_add(up).ok_or(Refusal::Ask)?;
                 decimals = Some(n + 1);

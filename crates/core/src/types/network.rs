@@ -1,9 +1,9 @@
 //! `inet`, `cidr`, `macaddr`, `macaddr8`: `network_in`, `macaddr_in` and
 //! `macaddr8_in` of `src/backend/utils/adt/{network,mac,mac8}.c`.
 //!
-//! Read here: whole dotted quads and IPv6 addresses with or without a netmask,
-//! and the usual spellings of hardware addresses with two digits a byte.
-//! Abbreviated networks and whatever else is left to the server.
+//! This module reads complete dotted quads and IPv6 addresses with or without a netmask, and the
+//! usual spellings of hardware addresses with two digits for each byte. Abbreviated networks and
+//! all other forms are left to the server.
 
 use super::text::hex_pair;
 use crate::error::Refusal;
@@ -68,7 +68,7 @@ pub fn cidr(text: &[u8]) -> Result<Network, Refusal> {
     }
 }
 
-/// Four numbers without leading zeros.
+/// Reads four numbers without leading zeros.
 fn v4(text: &[u8]) -> Result<Network, Refusal> {
     let mut address = [0; 16];
     let mut parts = text.split(|c| *c == b'.');
@@ -96,8 +96,8 @@ fn v6(text: &[u8]) -> Result<Network, Refusal> {
     Ok(Network { address: address.octets(), len: 16, netmask: 128 })
 }
 
-/// The bytes of a hardware address: two digits a byte, and the same separator
-/// between all groups of `group` bytes.
+/// The bytes of a hardware address. It has two digits for each byte, and the same separator between
+/// all groups of `group` bytes.
 fn hardware<const N: usize>(text: &[u8], separator: u8, group: usize) -> Option<[u8; N]> {
     let mut rest = text;
     let mut value = [0; N];

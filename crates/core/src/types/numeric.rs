@@ -1,9 +1,9 @@
 //! `numeric`: `numeric_in`, `set_var_from_str`, `round_var` and `apply_typmod`
 //! of `src/backend/utils/adt/numeric.c`.
 //!
-//! Left to the server: what PostgreSQL 16 added (hexadecimal, octal, binary,
-//! underscores), and numbers so long or exponents so large that the type's own
-//! limits come near.
+//! Left to the server: the forms that PostgreSQL 16 added (hexadecimal, octal, binary,
+//! underscores), and numbers so long, or with exponents so large, that they might exceed the limits
+//! of the type.
 
 use super::text::trim;
 use crate::error::Refusal;
@@ -11,20 +11,21 @@ use crate::sink::Numeric;
 
 /// Decimal digits in one digit of base 10000.
 const DEC_DIGITS: i32 = 4;
-/// Far below `NUMERIC_DSCALE_MAX` (16383) and `NUMERIC_WEIGHT_MAX` (32767 · 4 digits).
+/// Much less than `NUMERIC_DSCALE_MAX` (16383) and `NUMERIC_WEIGHT_MAX` (32767 · 4 digits).
 const MOST_EXPONENT: i32 = 2000;
 const MOST_DIGITS: usize = 8000;
-/// Far below `NUMERIC_DSCALE_MASK`.
+/// Much less than `NUMERIC_DSCALE_MASK`.
 const MOST_RECEIVED_SCALE: u16 = 1000;
 /// Digits of base 10000 that are kept on the stack.
 const ON_STACK: usize = 32;
-/// Digits of base 10000 that the longest number takes, with room for a carry and for the digits at either end.
+/// Digits of base 10000 of the longest number, with room for a carry and for the digits at either
+/// end.
 const MOST_ON_STACK: usize = MOST_DIGITS / DEC_DIGITS as usize + 3;
-/// The most digits that are given to a sink.
+/// The most digits that a sink receives.
 pub(crate) const MOST_STORED: usize = MOST_ON_STACK;
 
-/// The display scale that `numeric_send` gives to the infinities: it takes their
-/// header for that of a short number.
+/// The display scale that `numeric_send` writes for the infinities, because it reads their header
+/// as that of a short number.
 const INFINITE_DSCALE: u16 = 0x20;
 
 const NAN: Numeric<'static> = special(Numeric::NAN, 0);
@@ -35,7 +36,7 @@ const fn special(sign: u16, dscale: u16) -> Numeric<'static> {
     Numeric { digits: &[], weight: 0, sign, dscale }
 }
 
-/// `numeric`; hands the value to `put`, whose digits live no longer than that.
+/// Reads a `numeric` and passes the value to `put`. The digits live only during that call.
 ///
 /// `typmod` is `pg_attribute.atttypmod`, -1 for none.
 #[inline]
@@ -54,7 +55,7 @@ pub fn numeric(text: &[u8], typmod: i32, put: impl FnOnce(Numeric<'_>)) -> Resul
     }
 }
 
-/// A number of so many digits that the room for them would burden the stack of every call.
+/// Reads a number of many digits, whose buffer would enlarge the stack frame of every call.
 #[cold]
 #[inline(never)]
 fn long(
@@ -68,11 +69,12 @@ fn long(
     Ok(())
 }
 
-/// `numeric` from its binary form (`numeric_recv`); hands the value to `put`.
+/// Reads a `numeric` from its binary form (`numeric_recv`) and passes the value to `put`.
 ///
 /// # Errors
 ///
-/// [`Refusal::Ask`] also where digits would be rounded or cut off, and for what is not finite.
+/// [`Refusal::Ask`], also if digits would be rounded or cut off, and for values that are not
+/// finite.
 pub fn receive(bytes: &[u8], typmod: i32, put: impl FnOnce(Numeric<'_>)) -> Result<(), Refusal> {
     let (head, digits) = bytes.split_first_chunk::<8>().ok_or(Refusal::Ask)?;
     let word = |i: usize| u16::from_be_bytes([head[2 * i], head[2 * i + 1]]);
@@ -93,7 +95,7 @@ pub fn receive(bytes: &[u8], typmod: i32, put: impl FnOnce(Numeric<'_>)) -> Resu
     }
     let mut weight = i32::from(word(1) as i16);
     let digits = strip(&room[..count], &mut weight);
-    // Decimal digits that dscale would hide.
+    // The number of decimal digits that dscale would hide.
     let hidden = (digits.len() as i32 - 1 - weight) * DEC_DIGITS - i32::from(dscale);
     let unit = [1, 10, 100, 1000].get(hidden.max(0) as usize).ok_or(Refusal::Ask)?;
     if digits.last().is_some_and(|last| last % unit != 0) {
@@ -111,7 +113,7 @@ pub fn receive(bytes: &[u8], typmod: i32, put: impl FnOnce(Numeric<'_>)) -> Resu
     Ok(())
 }
 
-/// What a typmod allows.
+/// The limits of a typmod.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     scale: i32,
@@ -120,8 +122,8 @@ struct Limits {
 }
 
 impl Limits {
-    /// `numeric_typmod_precision` and `numeric_typmod_scale`; the scale is a
-    /// signed number of 11 bits.
+    /// Reads `numeric_typmod_precision` and `numeric_typmod_scale`. The scale is a signed number of
+    /// 11 bits.
     fn of(typmod: i32) -> Option<Limits> {
         const VARHDRSZ: i32 = 4;
         if typmod < VARHDRSZ {
@@ -134,7 +136,7 @@ impl Limits {
     }
 }
 
-/// A number as its text gives it.
+/// The parts of a number in its text.
 #[derive(Clone, Copy, Debug)]
 struct Decimal<'t> {
     negative: bool,
@@ -145,7 +147,7 @@ struct Decimal<'t> {
 }
 
 impl<'t> Decimal<'t> {
-    /// `None` for what does not begin as a number.
+    /// `None` if the text does not begin like a number.
     #[inline]
     fn read(text: &'t [u8]) -> Result<Option<Self>, Refusal> {
         let text = trim(text);
@@ -171,20 +173,20 @@ impl<'t> Decimal<'t> {
         }
         match rest {
             [] => Ok(Some(Decimal { negative, whole, fraction, exponent })),
-            // 0x…, and 1_000: known since PostgreSQL 16
+            // 0x… and 1_000 are valid since PostgreSQL 16.
             [b'_' | b'x' | b'X' | b'o' | b'O' | b'b' | b'B', ..] => Err(Refusal::Ask),
             _ => Err(Refusal::Syntax),
         }
     }
 
-    /// The power of ten of the last digit, and one more than that of the first.
+    /// The power of ten of the last digit, and that of the first digit plus one.
     fn span(&self) -> (i32, i32) {
         let last = self.exponent - self.fraction.len() as i32;
         (last, self.exponent + self.whole.len() as i32)
     }
 
-    /// The value rounded to the limits' scale, its digits in `room`, which is
-    /// zeroed and has at least a digit more than the number.
+    /// The value, rounded to the limits' scale. Its digits are written to `room`, which must be
+    /// zero and have room for at least one digit more than the number.
     #[inline]
     fn value<'r>(
         &self,
@@ -193,9 +195,10 @@ impl<'t> Decimal<'t> {
     ) -> Result<Numeric<'r>, Refusal> {
         let (low, high) = self.span();
         let mut dscale = (-low).max(0);
-        // The weight of room[1]; room[0] is for the carry.
+        // This is the weight of room[1]. room[0] is reserved for the carry.
         let mut weight = (high - 1).div_euclid(DEC_DIGITS);
-        // How many decimal digits the digit of base 10000 lacks, and its value so far.
+        // The number of decimal digits still missing from the digit of base 10000, and its value so
+        // far.
         let mut lacks = (high - 1).rem_euclid(DEC_DIGITS) + 1;
         let (mut at, mut digit) = (1, 0);
         for c in self.whole.iter().chain(self.fraction) {
@@ -234,7 +237,7 @@ fn split_digits(text: &[u8]) -> (&[u8], &[u8]) {
     text.split_at(end)
 }
 
-/// What follows the `e`: the exponent, and the rest.
+/// Reads the exponent after the `e`. Returns it and the remaining text.
 fn read_exponent(text: &[u8]) -> Result<(i32, &[u8]), Refusal> {
     let (negative, text) = match text {
         [b'-', rest @ ..] => (true, rest),
@@ -243,7 +246,7 @@ fn read_exponent(text: &[u8]) -> Result<(i32, &[u8]), Refusal> {
     };
     let (digits, rest) = split_digits(text);
     if digits.is_empty() {
-        // strtol, which PostgreSQL 15 uses, would take a second sign or spaces.
+        // strtol, which PostgreSQL 15 uses, would accept a second sign or spaces.
         return Err(Refusal::Ask);
     }
     if digits.len() > 6 {
@@ -256,11 +259,10 @@ fn read_exponent(text: &[u8]) -> Result<(i32, &[u8]), Refusal> {
     Ok((if negative { -value } else { value }, rest))
 }
 
-/// Rounds to `scale` decimal digits after the point (before it, where
-/// negative), half away from zero. `weight` is that of `room[0]`, which is 0
-/// before and may take a carry.
+/// Rounds to `scale` decimal digits after the point (before it if negative), half away from zero.
+/// `weight` is the weight of `room[0]`, which must be 0 and may take a carry.
 fn round(room: &mut [i16], weight: i32, scale: i32) {
-    // Decimal digits that are kept, counted from the start of room.
+    // Number of decimal digits that are kept, from the start of `room`.
     let keep = (weight + 1) * DEC_DIGITS + scale;
     if keep < 0 {
         room.fill(0);
@@ -278,7 +280,7 @@ fn round(room: &mut [i16], weight: i32, scale: i32) {
     if !up {
         return;
     }
-    // A unit of 10000 belongs to the digit before.
+    // A unit of 10000 is added to the digit before.
     let mut carry_to = at;
     let mut add = unit;
     if unit == 10_000 {
@@ -299,7 +301,7 @@ fn round(room: &mut [i16], weight: i32, scale: i32) {
     }
 }
 
-/// `strip_var`: no zeros at either end; weight 0 for zero.
+/// `strip_var`: removes the zeros at both ends. The weight of zero is 0.
 fn strip<'r>(room: &'r [i16], weight: &mut i32) -> &'r [i16] {
     let Some(first) = room.iter().position(|d| *d != 0) else {
         *weight = 0;
@@ -310,8 +312,7 @@ fn strip<'r>(room: &'r [i16], weight: &mut i32) -> &'r [i16] {
     &room[first..=last]
 }
 
-/// The check of `apply_typmod`: not more decimal digits before the point than
-/// there may be.
+/// The check of `apply_typmod` for the number of decimal digits before the point.
 fn within(digits: &[i16], weight: i32, limits: Limits) -> Result<(), Refusal> {
     let Some(first) = digits.first() else {
         return Ok(());
@@ -329,7 +330,7 @@ fn within(digits: &[i16], weight: i32, limits: Limits) -> Result<(), Refusal> {
     }
 }
 
-/// NaN and the infinities.
+/// Reads NaN and the infinities.
 fn word(text: &[u8], limits: Option<Limits>) -> Result<Numeric<'static>, Refusal> {
     if text.eq_ignore_ascii_case(b"nan") {
         return Ok(NAN);

@@ -1,9 +1,9 @@
-//! Values in their types' binary form, as `FORMAT binary` carries them.
+//! Reads values in the binary form of their types, as in `FORMAT binary`.
 //!
-//! Source of each rule: the type's receive function in `src/backend/utils/adt/`
-//! (`int4recv`, `date_recv`, `numeric_recv` …). Only what these surely accept
-//! is taken: wrong lengths, values near the ends of a range and what a type
-//! modifier would change are left to the server.
+//! The rules are those of the types' receive functions in `src/backend/utils/adt/` (`int4recv`,
+//! `date_recv`, `numeric_recv` …). Only values that these functions certainly accept are read.
+//! Wrong lengths, values near the ends of a range, and values that a type modifier would change are
+//! left to the server.
 
 use super::{numeric, put};
 use crate::error::Refusal;
@@ -19,13 +19,13 @@ const TIMESTAMPS: std::ops::Range<i64> = -211_813_488_000_000_000..9_223_371_331
 /// `TZDISP_LIMIT` in seconds.
 const ZONE_LIMIT: i32 = 57_600;
 
-/// Puts the value whose binary form is `bytes` into the sink.
+/// Writes the value whose binary form is `bytes` into the sink.
 ///
-/// The data's text is in the server's encoding.
+/// Text in the data must be in the server's encoding.
 ///
 /// # Errors
 ///
-/// [`Refusal::Ask`]; the row must be undone, or the server asked.
+/// [`Refusal::Ask`]. The row must be undone, or the server must read the value.
 #[inline]
 pub fn receive<S: RowSink>(
     ty: &Type,
@@ -44,7 +44,7 @@ pub fn receive<S: RowSink>(
         Type::Text | Type::Varchar(_) | Type::Bpchar(_) | Type::Json | Type::Enum(_) => {
             return put(ty, text(bytes, env)?, env, sink);
         }
-        // A longer one is cut by the type's input and refused by its receive function.
+        // The input function of `name` cuts a longer value, but its receive function rejects it.
         Type::Name if bytes.len() < 64 => sink.put_name(text(bytes, env)?),
         Type::Bytea => sink.put_bytes(bytes),
         Type::Timestamp(-1) | Type::TimestampTz(-1) => {
@@ -72,7 +72,7 @@ fn receive_rarer<S: RowSink>(ty: &Type, bytes: &[u8], sink: &mut S) -> Result<()
         Type::TimeTz(-1) => {
             let (micros, west) = long_and_int(&exactly(bytes)?);
             ask_unless((0..=MICROS_OF_DAY).contains(&micros), ())?;
-            // Not abs(): the smallest number has none.
+            // abs() would overflow for the smallest number.
             let near = -ZONE_LIMIT < west && west < ZONE_LIMIT;
             sink.put_timetz(micros, ask_unless(near, west)?);
         }
@@ -89,7 +89,7 @@ fn receive_rarer<S: RowSink>(ty: &Type, bytes: &[u8], sink: &mut S) -> Result<()
     Ok(())
 }
 
-/// The bytes, where they are as many as the type has.
+/// The bytes as an array, if their number is that of the type.
 #[inline]
 fn exactly<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Refusal> {
     bytes.try_into().map_err(|_| Refusal::Ask)
@@ -104,7 +104,7 @@ fn ask_unless<T>(sure: bool, value: T) -> Result<T, Refusal> {
     }
 }
 
-/// Text as `pq_getmsgtext` checks it.
+/// The text, if the check of `pq_getmsgtext` accepts it.
 #[inline]
 fn text<'a>(bytes: &'a [u8], env: &Env) -> Result<&'a [u8], Refusal> {
     let valid = if env.single_byte { !bytes.contains(&0) } else { valid_utf8(bytes).is_ok() };
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use crate::sink::PgCopySink;
 
-    /// What is received and sent again, or nothing where the server has to be asked.
+    /// Receives a value and sends it again; `None` if only the server can read it.
     fn echo(ty: &Type, bytes: &[u8]) -> Option<Vec<u8>> {
         let mut sink = PgCopySink::new(1);
         sink.begin();

@@ -1,6 +1,5 @@
-//! `varchar(n)`, `char(n)`, `name`: `varchar_input`, `bpchar_input` and `namein`
-//! of `src/backend/utils/adt/{varchar,name}.c`; and what the other types share
-//! in reading text.
+//! `varchar(n)`, `char(n)`, `name`: `varchar_input`, `bpchar_input` and `namein` of
+//! `src/backend/utils/adt/{varchar,name}.c`. Also helpers for reading text that other types use.
 
 use crate::error::Refusal;
 use crate::sink::RowSink;
@@ -29,7 +28,7 @@ pub(super) fn trim(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// The value of each hexadecimal digit; 0xff for what is none.
+/// The value of each hexadecimal digit; 0xff for other bytes.
 const HEX: [u8; 256] = {
     let mut table = [0xff; 256];
     let mut digit = 0;
@@ -54,7 +53,7 @@ pub(super) fn hex_pair(a: u8, b: u8) -> Option<u8> {
     ((high | low) < 16).then_some(high << 4 | low)
 }
 
-/// The value of two decimal digits that are the whole of `text`.
+/// The value of two decimal digits, which must be all of `text`.
 #[inline]
 pub(super) fn two_digits(text: &[u8]) -> Option<u32> {
     match text {
@@ -63,13 +62,13 @@ pub(super) fn two_digits(text: &[u8]) -> Option<u32> {
     }
 }
 
-/// How many characters the valid UTF-8 in `text` has.
+/// The number of characters in `text`, which must be valid UTF-8.
 #[inline]
 fn characters(text: &[u8]) -> usize {
     text.iter().filter(|c| (**c as i8) >= -64).count()
 }
 
-/// Cuts `text` to `limit` characters, where what is cut off is all spaces.
+/// Cuts `text` to `limit` characters, if all further characters are spaces.
 fn clip(text: &[u8], limit: usize) -> Result<&[u8], Refusal> {
     let mut starts = text.iter().enumerate().filter(|(_, c)| (**c as i8) >= -64).map(|(i, _)| i);
     let end = starts.nth(limit).unwrap_or(text.len());
@@ -106,8 +105,8 @@ pub fn bpchar<S: RowSink>(text: &[u8], length: Option<u32>, sink: &mut S) -> Res
     Ok(())
 }
 
-/// `name`: at most 63 bytes; longer ASCII is cut, where other characters might
-/// be cut in the middle the server has to be asked.
+/// `name`: at most 63 bytes. Longer ASCII is cut. Longer text with other characters is left to the
+/// server, because a cut might divide a character.
 pub fn name(text: &[u8]) -> Result<&[u8], Refusal> {
     const MOST: usize = 63; // NAMEDATALEN - 1
     if text.len() <= MOST {

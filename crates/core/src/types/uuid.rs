@@ -3,8 +3,8 @@
 use super::text::hex_pair;
 use crate::error::Refusal;
 
-/// `uuid`: 32 hexadecimal digits, a hyphen allowed after each group of four,
-/// braces allowed around them.
+/// `uuid`: 32 hexadecimal digits. A hyphen may follow each group of four digits, and braces may
+/// enclose all.
 pub fn uuid(text: &[u8]) -> Result<[u8; 16], Refusal> {
     let mut rest = match text {
         [b'{', inner @ .., b'}'] => inner,

@@ -1,24 +1,24 @@
-//! Numbers as they are written: which types give a value back, and whether a column of
-//! them holds measurements.
+//! Numbers in their written form: which types return a value unchanged, and whether a column of
+//! numbers holds measurements.
 //!
-//! A number here has at most a minus sign before it, no leading zero, and digits after its
-//! point: `007`, `+1` and `5.` are codes, and stay text. A number with an exponent may be a
-//! code too (`1E5`, `2310009E13`), and so may `inf`. Those are numbers only in a column whose
-//! other values are plainly measurements: see [`NumberColumn::measures`].
+//! A number here has at most a minus sign before it, no leading zero, and digits after its point:
+//! `007`, `+1` and `5.` are codes and stay text. A number with an exponent may be a code, too
+//! (`1E5`, `2310009E13`), and so may `inf`. These count as numbers only in a column whose other
+//! values are obviously measurements: see [`NumberColumn::measures`].
 
 use std::fmt::Write as _;
 
-/// The largest exponent, positive or negative, that `numeric` is used for.
+/// The largest exponent, positive or negative, for which `numeric` is used.
 const LARGEST: i32 = 400;
 
-/// The words that a double has beside numbers.
+/// The words that are values of a double.
 const WORDS: [&[u8]; 8] =
     [b"NaN", b"Infinity", b"-Infinity", b"nan", b"inf", b"-inf", b"Inf", b"-Inf"];
 
-/// How many of [`WORDS`] are as the server writes them. The others may be somebody's name.
+/// How many of [`WORDS`] are written as by the server. The others may be names.
 const SERVERS: usize = 3;
 
-/// A number as it is written.
+/// A number in its written form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Number<'a> {
     whole: &'a [u8],
@@ -30,7 +30,7 @@ struct Number<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Exponent {
     value: i32,
-    /// it has a sign, as programs print it and people hardly write it
+    /// true if it has a sign, which programs print and people rarely write
     signed: bool,
 }
 
@@ -64,13 +64,14 @@ impl<'a> Number<'a> {
         self.exponent.is_none() && !self.is_negative_zero()
     }
 
-    /// Whether the shortest text of the double says the same digits and the same decimals:
-    /// `1.50` has one more.
+    /// Whether the shortest text of the double has the same digits and decimals. `1.50` has one
+    /// decimal more.
     fn is_as_printed(&self) -> bool {
         self.exponent.is_some() || self.fraction == b"0" || self.fraction.last() != Some(&b'0')
     }
 
-    /// The digits without zeros around them, and the place of the point from the first.
+    /// The digits without leading and trailing zeros, and the position of the point relative to the
+    /// first.
     fn decimal(&self) -> (Vec<u8>, i32) {
         let all: Vec<u8> = [self.whole, self.fraction].concat();
         let zeros = all.iter().take_while(|c| **c == b'0').count();
@@ -97,12 +98,12 @@ impl Exponent {
     }
 }
 
-/// Whether an integer type gives the value back.
+/// Whether an integer type returns the value unchanged.
 pub(super) fn is_integer(text: &[u8]) -> bool {
     Number::read(text).is_some_and(|n| n.is_plain() && n.fraction.is_empty())
 }
 
-/// Whether `numeric` gives the value back: all digits, the zeros at the end among them. It has
+/// Whether `numeric` returns the value unchanged: with all digits, including trailing zeros. It has
 /// no negative zero.
 pub(super) fn fits_numeric(text: &[u8]) -> bool {
     match Number::read(text) {
@@ -112,7 +113,8 @@ pub(super) fn fits_numeric(text: &[u8]) -> bool {
     }
 }
 
-/// Whether `double precision` gives the value back: its shortest text is the same decimal number.
+/// Whether `double precision` returns the value unchanged: its shortest text is the same decimal
+/// number.
 pub(super) fn fits_float(text: &[u8]) -> bool {
     let Some(number) = Number::read(text) else { return WORDS.contains(&text) };
     let value = std::str::from_utf8(text).ok().and_then(|t| t.parse::<f64>().ok());
@@ -122,21 +124,21 @@ pub(super) fn fits_float(text: &[u8]) -> bool {
         && is_inside(&number, value)
 }
 
-/// The decimal number that the server prints for a double: the shortest one that means it, and
-/// of two that are equally near the even one.
+/// The decimal number that the server prints for a double: the shortest that is read as that
+/// double. Of two that are equally near, it is the even one.
 fn printed(value: f64) -> Option<(Vec<u8>, i32)> {
     let (mut text, mut exact) = (String::new(), String::new());
     write!(text, "{value:e}").ok()?;
     let (mut digits, point) = Number::read(text.as_bytes())?.decimal();
-    // A number in the middle between two of 17 digits ends long before the 60th.
+    // A value that is midway between two numbers of 17 digits has far fewer than 60 digits.
     write!(exact, "{value:.60e}").ok()?;
     let (all, _) = Number::read(exact.as_bytes())?.decimal();
     if all.len() == digits.len() + 1 && all.last() == Some(&b'5') {
         let mut even = all[..digits.len()].to_vec();
         let last = even.last_mut()?;
-        // 9 and 1 would be shorter.
+        // A last digit of 9 cannot occur here: the number rounded up would be shorter.
         *last += (*last - b'0') % 2;
-        // Below a power of two, doubles are nearer to each other.
+        // Below a power of two, doubles are closer to each other.
         let text = format!("0.{}e{point}", String::from_utf8_lossy(&even));
         if text.parse() == Ok(value) {
             digits = even;
@@ -145,8 +147,8 @@ fn printed(value: f64) -> Option<(Vec<u8>, i32)> {
     Some((digits, point))
 }
 
-/// Whether the number lies between the middles to the doubles before and after this one. On a
-/// middle, the server prints another digit.
+/// Whether the number is strictly between the midpoints to the doubles before and after this one.
+/// At a midpoint, the server prints another digit.
 fn is_inside(number: &Number, value: f64) -> bool {
     let (mut digits, point) = number.decimal();
     if digits.is_empty() {
@@ -159,13 +161,13 @@ fn is_inside(number: &Number, value: f64) -> bool {
     };
     let above = reads(&digits, '0');
     if let Some(last) = digits.last_mut() {
-        // It is not a zero.
+        // The last digit is not a zero.
         *last -= 1;
     }
     above && reads(&digits, '9')
 }
 
-/// Whether the value is a number only where the others of its column are measurements.
+/// Whether the value is a number only in a column whose other values are measurements.
 pub(super) fn needs_measures(text: &[u8]) -> bool {
     match Number::read(text) {
         Some(number) => !number.is_plain(),
@@ -173,23 +175,23 @@ pub(super) fn needs_measures(text: &[u8]) -> bool {
     }
 }
 
-/// What the numbers of a column say of it together.
+/// The properties of all numbers of a column together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NumberColumn {
-    /// a fraction has other than two decimals, as money has them
+    /// a fraction has another number of decimals than two, which money has
     fractions: bool,
-    /// an exponent as programs print it
+    /// an exponent in the form that programs print
     exponent: Option<i32>,
-    /// another such exponent of another size
+    /// another such exponent with another value
     exponents: bool,
-    /// some value is a number only in a column of measurements
+    /// a value is a number only in a column of measurements
     needs: bool,
-    /// some value is what only a double prints
+    /// a value has a form that only a double prints
     floats: bool,
 }
 
 impl NumberColumn {
-    /// Takes a value into account.
+    /// Reads a value.
     pub fn see(&mut self, text: &[u8]) {
         self.needs |= needs_measures(text);
         let Some(number) = Number::read(text) else {
@@ -207,19 +209,19 @@ impl NumberColumn {
         }
     }
 
-    /// Whether the column is plainly one of measurements: there are fractions with other than
-    /// two decimals, or exponents of several sizes as programs print them (`1e-05`, `2.5e3`; not
-    /// `1E5`, which may be a code).
+    /// Whether the column obviously has measurements: there are fractions with another number of
+    /// decimals than two, or exponents of several sizes in the form that programs print (`1e-05`,
+    /// `2.5e3`; not `1E5`, which may be a code).
     pub fn measures(&self) -> bool {
         self.fractions || self.exponents
     }
 
-    /// Whether its values may be taken for numbers.
+    /// Whether its values count as numbers.
     pub fn may_be_numbers(&self) -> bool {
         !self.needs || self.measures()
     }
 
-    /// Whether a double comes before a numeric.
+    /// Whether a double is preferred to a numeric.
     pub fn prefers_float(&self) -> bool {
         self.floats
     }

@@ -1,4 +1,4 @@
-//! Types of whole columns.
+//! Tests the types of whole columns.
 
 use super::*;
 use pgsluice_core::scan::{Dialect, Eol, Next, Scanner};

@@ -1,4 +1,4 @@
-//! After the rows: sequences moved past loaded keys, statistics, visibility.
+//! The steps after the rows: moving sequences past loaded keys, and ANALYZE.
 
 use super::{rows, search_path};
 use crate::error::Error;
@@ -8,15 +8,15 @@ use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Below so many steps a sequence is moved by drawing from it, which cannot
-/// undo what another session draws at the same time; no session draws more
-/// than that in the moment between reading the sequence and setting it.
+/// Up to this many steps, a sequence is moved by nextval, which cannot undo the draws of other
+/// sessions. For more steps setval is used: no session draws as many numbers between the read and
+/// the setval.
 const DRAWN: i128 = 1000;
 
-/// How long the lock for ANALYZE is asked for: by default, autovacuum comes once a minute.
+/// How long the load tries to get the lock for ANALYZE. By default, autovacuum runs once a minute.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Between two times: the first pause, and the longest.
+/// The pauses between two attempts: the first and the longest.
 const PAUSES: Range<Duration> = Duration::from_millis(50)..Duration::from_secs(2);
 
 #[derive(Debug, Deserialize)]
@@ -30,27 +30,26 @@ struct Sequence {
     may_read: bool,
 }
 
-/// A sequence that stood before a loaded key, or may do so still.
+/// A sequence that was behind a loaded key, or may still be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// quoted and qualified
     pub sequence: String,
-    /// the column that it serves
+    /// the column that the sequence is for
     pub column: String,
-    /// the key that it had to pass, where the role may see it
+    /// the key that the sequence must pass, if the role may read it
     pub key: Option<i128>,
-    /// why it was left where it was, if it was
+    /// why the sequence was not moved, if it was not
     pub left: Option<String>,
 }
 
-/// Moves the sequences behind `columns`, which the file supplied, past the keys
-/// that the table `oid` (as SQL names it: `table`) now holds; never back. To be
-/// called as the last thing before the commit: sequences do not roll back, and
-/// a number skipped is no harm, while a row with a key ahead of its sequence is.
+/// Moves the sequences of `columns`, which the file supplied, past the keys that the table `oid`
+/// now has; never back. `table` is its name in SQL. Call this last before the commit: sequences do
+/// not roll back. A skipped number does no harm, but a row with a key ahead of its sequence does.
 ///
 /// # Errors
 ///
-/// The connection is lost, or the server refuses.
+/// The connection is lost, or the server reports an error.
 pub fn sequences(
     conn: &mut Conn,
     oid: u32,
@@ -70,7 +69,7 @@ pub fn sequences(
     Ok(all)
 }
 
-/// Moves one sequence, if it stands before the key farthest in its direction.
+/// Moves one sequence, if it is behind the farthest key in its direction.
 fn pass(conn: &mut Conn, table: &str, sequence: &Sequence) -> Result<Option<Moved>, Error> {
     let moved = |key, left: Option<&str>| {
         Ok(Some(Moved {
@@ -86,7 +85,7 @@ fn pass(conn: &mut Conn, table: &str, sequence: &Sequence) -> Result<Option<Move
     let step = i128::from(sequence.increment);
     let farthest = if step > 0 { "max" } else { "min" };
     let column = quote_ident(&sequence.column);
-    // The column may be numeric: only its whole part can collide.
+    // The column may be numeric. Only the whole part can be equal to a number of the sequence.
     let rows =
         conn.exec(&format!("SELECT pg_catalog.trunc({farthest}({column})::numeric) FROM {table}"))?;
     let Some(key) = rows[0][0].as_deref().and_then(|k| k.parse::<i128>().ok()) else {
@@ -102,8 +101,7 @@ fn pass(conn: &mut Conn, table: &str, sequence: &Sequence) -> Result<Option<Move
     if ahead < 0 || (ahead == 0 && called) {
         return Ok(None);
     }
-    // As many steps as pass the key, so that a sequence that counts by tens
-    // keeps its last digit.
+    // Move by whole steps, so that a sequence that counts by tens keeps its last digit.
     let steps = (ahead + step.abs() - 1) / step.abs();
     let target = last + steps * step;
     if target > i128::from(sequence.greatest) || target < i128::from(sequence.least) {
@@ -120,28 +118,28 @@ fn pass(conn: &mut Conn, table: &str, sequence: &Sequence) -> Result<Option<Move
     moved(Some(key), None)
 }
 
-/// What was done for the planner and for the first reader.
+/// The result of ANALYZE or VACUUM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// the statement that ran, if one did
+    /// the statement that ran, if any
     pub statement: Option<String>,
-    /// why none did
+    /// why no statement ran
     pub left: Option<String>,
 }
 
-/// How the planner gets its statistics.
+/// The statement that gives the planner its statistics.
 struct Statistics {
     statement: String,
-    /// what locks the table for it, where the statement may run in a transaction and needs
-    /// no other table: it is a plain one, the role may lock it, and it is not VACUUM
+    /// the statement that locks the table for it; only for a plain table that the role may lock and
+    /// has no children, and not for VACUUM: then the statement may run in a transaction
     lock: Option<String>,
 }
 
-/// `ANALYZE` before the commit, so that the rows appear with their statistics; the server
-/// knows its own transaction's rows without a hint bit for each of them. Gives the statement,
-/// or `None` where it is left for [`finish`]. Another's lock is not waited for: its holder may
-/// be waiting for this transaction, as CREATE INDEX CONCURRENTLY does. What the server refuses
-/// is undone and costs the load nothing.
+/// Runs `ANALYZE` before the commit, so that the rows become visible together with their
+/// statistics. For rows of its own transaction, the server needs no hint bit on each. Returns the
+/// statement, or `None` if it is left to [`finish`]. This does not wait for locks of other
+/// sessions: the holder may be waiting for this transaction, as in CREATE INDEX CONCURRENTLY. If
+/// the server reports an error, only this step is rolled back, and the load continues.
 ///
 /// # Errors
 ///
@@ -170,15 +168,16 @@ pub fn finish_within(
     }
 }
 
-/// The same after the commit, outside a transaction, unless the user has `stopped` the load.
+/// Runs the statement after the commit, outside a transaction, unless the user has `stopped` the
+/// load.
 ///
-/// A lock that is waited for is waited for with a snapshot in hand, if only of the catalogs,
-/// and for that CREATE INDEX CONCURRENTLY waits in turn, which may have the lock. So it is
-/// asked for again and again.
+/// A session that waits for a lock holds a snapshot, if only of the catalogs. CREATE INDEX
+/// CONCURRENTLY, which may hold the lock, waits for such snapshots in turn. So the lock is
+/// requested repeatedly with NOWAIT.
 ///
 /// # Errors
 ///
-/// The connection is lost, or the server refuses; the rows are committed.
+/// The connection is lost, or the server reports an error. The rows are committed.
 pub fn finish(
     conn: &mut Conn,
     oid: u32,
@@ -196,7 +195,7 @@ pub fn finish(
     };
     let (start, mut pause) = (Instant::now(), PAUSES.start);
     while let Err(error) = conn.exec(&format!("BEGIN; {lock} NOWAIT; {statement}; COMMIT")) {
-        // Its failure means a lost connection, which the error says already.
+        // If this fails, the connection is lost, which `error` reports already.
         let _ = conn.exec("ROLLBACK");
         if error.sqlstate() != "55P03" || stopped() || start.elapsed() > PATIENCE {
             return Err(error);
@@ -207,10 +206,9 @@ pub fn finish(
     Ok(Finished { statement: Some(statement), left: None })
 }
 
-/// `ANALYZE`, or `VACUUM (ANALYZE)` where it pays: the pages are not frozen, an
-/// index could answer queries alone if they were known to be visible, and the
-/// server's autovacuum, which would see to it within a minute, is off. `None` where
-/// the role has no right to either.
+/// The statement: `ANALYZE`, or `VACUUM (ANALYZE)` if that is useful. It is useful if the pages are
+/// not frozen, the table has an index (index-only scans need visible pages), and autovacuum is off,
+/// which would otherwise do it within a minute. `None` if the role has no privilege for either.
 fn statistics(
     conn: &mut Conn,
     oid: u32,

@@ -1,5 +1,5 @@
-//! Taking down and putting back within the load's own transaction, and what
-//! both ways of putting back share.
+//! Drops or disables objects and recreates them within the load's own transaction. Also the code
+//! that both ways of recreating share.
 
 use super::settings;
 use crate::error::Error;
@@ -11,46 +11,46 @@ use crate::session::conn::Conn;
 use crate::text::text;
 use std::time::Instant;
 
-/// What was decided, and what of it is down now.
+/// The decisions, and the objects that are dropped or disabled now.
 #[derive(Clone, Debug)]
 pub struct TakenDown {
-    /// all choices, for the report
+    /// all decisions, for the report
     pub decision: Policy,
-    /// what is down, and how it is put back
+    /// the dropped or disabled objects, and how they are recreated
     pub entry: LedgerEntry,
-    /// the ledger has it
+    /// the ledger has the entry
     pub recorded: bool,
 }
 
-/// An object that was put back.
+/// An object that was recreated.
 #[derive(Clone, Debug)]
 pub struct Restored {
-    /// what it is, in words
+    /// the object, in words
     pub object: String,
-    /// what it took
+    /// duration in seconds
     pub seconds: f64,
-    /// somebody else had put it back already
+    /// another session had recreated it already
     pub was_back: bool,
 }
 
-/// What was done to put everything back.
+/// What was done to recreate all objects.
 #[derive(Clone, Debug, Default)]
 pub struct PutBack {
-    /// the setting that was changed for the builds, as `name = value`
+    /// the setting that was changed for the index builds, as `name = value`
     pub setting: Option<String>,
-    /// the objects, in the order of their making
+    /// the objects, in the order in which they were recreated
     pub restored: Vec<Restored>,
 }
 
-/// Decides, records and takes down, in the transaction that is open. Commit
-/// and rollback are the caller's: nothing here is visible before.
+/// Decides, records and drops or disables objects in the open transaction. The caller must commit
+/// or roll back. Nothing is visible to other sessions before.
 ///
-/// A choice made by rule gives way, where the table is in use or the server
-/// refuses; what the user asked for by name waits or fails.
+/// If the table is in use, or the server reports an error, indexes chosen by the automatic rule are
+/// kept. Objects that the user has requested wait for the lock, or fail.
 ///
 /// # Errors
 ///
-/// The connection is lost, or the server refuses what was asked for by name.
+/// The connection is lost, or the server rejects what the user has requested.
 pub fn take_down(
     conn: &mut Conn,
     oid: u32,
@@ -63,7 +63,7 @@ pub fn take_down(
     if decision.down().any(|c| c.kind == "index") {
         let waits = !by_rule || request.truncates;
         if lock_table(conn, &objects.relation.name, waits)? {
-            // Only now nobody can change what is read.
+            // Only now can no session change the objects, so read them again.
             decision = decide(&TableObjects::read(conn, oid)?, request);
         } else {
             decision.keep_indexes(&"other sessions are using the table".into());
@@ -88,8 +88,8 @@ pub fn take_down(
     }
 }
 
-/// Takes the lock that dropping an index needs; false where it is not to be
-/// had at once and `waits` is not set.
+/// Takes the lock for dropping an index. Returns false if it is not available at once and `waits`
+/// is not set.
 fn lock_table(conn: &mut Conn, name: &str, waits: bool) -> Result<bool, Error> {
     let lock = format!("LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE");
     if waits {
@@ -133,19 +133,19 @@ fn record_and_drop(
     Ok(TakenDown { decision: decision.clone(), entry, recorded })
 }
 
-/// Puts back everything in the transaction that took it down, compares it with
-/// what it was, and marks it in the ledger.
+/// Recreates all objects in the transaction that dropped them, compares them with their previous
+/// state, and marks them in the ledger.
 ///
 /// # Errors
 ///
-/// The server refuses, as it does where rows violate a constraint; or an object
-/// is not what it was. The transaction cannot be committed then.
+/// The server reports an error, for example because rows violate a constraint, or an object differs
+/// from its previous state. The transaction then cannot be committed.
 pub fn put_back(conn: &mut Conn, taken: &TakenDown) -> Result<PutBack, Error> {
     let entry = &taken.entry;
     if entry.choices.is_empty() {
         return Ok(PutBack::default());
     }
-    // Checks that wait for the commit would keep the server from altering the table.
+    // Pending deferred checks would prevent ALTER TABLE.
     conn.exec("SET CONSTRAINTS ALL IMMEDIATE")?;
     let setting = settings::for_builds(conn)?.map(|(name, value)| format!("{name} = {value}"));
     let mut restored = Vec::new();
@@ -168,7 +168,7 @@ pub fn put_back(conn: &mut Conn, taken: &TakenDown) -> Result<PutBack, Error> {
     Ok(PutBack { setting, restored })
 }
 
-/// The server's refusal, with what to do about it.
+/// The server's error, with a hint.
 fn refused(error: Error, choice: &Choice) -> Error {
     if error.hint().is_some() {
         return error;
@@ -189,7 +189,7 @@ fn refused(error: Error, choice: &Choice) -> Error {
     }
 }
 
-/// Makes an object again, beside its table.
+/// Recreates an object beside its table.
 pub(super) fn build(conn: &mut Conn, choice: &Choice) -> Result<(), Error> {
     for sql in &choice.steps.build {
         conn.exec(sql).map_err(|e| refused(e, choice))?;
@@ -197,7 +197,7 @@ pub(super) fn build(conn: &mut Conn, choice: &Choice) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes an object part of its table again.
+/// Attaches an object to its table again.
 pub(super) fn attach(conn: &mut Conn, relation: u32, choice: &Choice) -> Result<(), Error> {
     for sql in &choice.steps.attach {
         conn.exec(sql).map_err(|e| refused(e, choice))?;
@@ -208,8 +208,8 @@ pub(super) fn attach(conn: &mut Conn, relation: u32, choice: &Choice) -> Result<
     Ok(())
 }
 
-/// The server names an index's columns by the table's present ones; where
-/// somebody had renamed one of either, the index's own names are put back.
+/// Restores the names of an index's columns. The server takes them from the present columns of the
+/// table, but someone may have renamed columns of the table or of the index.
 fn rename_columns(conn: &mut Conn, relation: u32, choice: &Choice) -> Result<(), Error> {
     let rows = conn.query(
         "SELECT a.attname FROM pg_catalog.pg_index i \
@@ -229,7 +229,7 @@ fn rename_columns(conn: &mut Conn, relation: u32, choice: &Choice) -> Result<(),
         conn.exec(&format!("ALTER TABLE {} RENAME COLUMN {from} TO {to}", choice.name))
             .map_err(|e| refused(e, choice))
     };
-    // By way of names that nobody has, since two may have changed places.
+    // Use temporary names first, because two columns may have exchanged their names.
     for (i, now, _) in &wrong {
         rename(now, &format!("pgsluice column {i}"))?;
     }
@@ -243,11 +243,11 @@ fn quote(name: &str) -> String {
     crate::session::conn::quote_ident(name)
 }
 
-/// Whether the object is there as it was.
+/// Whether the object has its previous state.
 ///
 /// # Errors
 ///
-/// It is not there, or something about it is different.
+/// The object is missing, or something about it is different.
 pub(super) fn same(objects: &TableObjects, choice: &Choice) -> Result<(), Error> {
     let Some(now) = objects.steps(&choice.kind, &choice.name) else {
         return Err(Error::new(format!("{} is missing", choice.object)));

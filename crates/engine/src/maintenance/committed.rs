@@ -1,5 +1,5 @@
-//! Putting back what was taken down in a transaction of its own: after lanes,
-//! and after a crash. Indexes are built over several connections at once.
+//! Recreates what was dropped or disabled in a separate transaction: after lanes, and after a
+//! crash. Several connections build indexes at the same time.
 
 use super::change::{attach, build, same, Restored};
 use super::{search_path, settings};
@@ -15,25 +15,25 @@ use std::time::Instant;
 /// Opens another connection to the same database.
 pub type Connect<'a> = dyn Fn() -> Result<Conn, Error> + Sync + 'a;
 
-/// What became of one object.
+/// The result for one object.
 pub type Outcome = (String, Result<Restored, Error>);
 
-/// What is put back, and how long that may wait for a lock.
+/// The objects to recreate, and the longest wait for a lock.
 #[derive(Clone, Copy)]
 struct Work<'a> {
     entry: &'a LedgerEntry,
     lock_timeout: Option<&'a str>,
 }
 
-/// Puts back what `entry` holds, each object in a transaction of its own with
-/// its mark in the ledger. May be called again after any failure, at any time:
-/// what is there already is left alone. The caller holds the load's lock. `lock_timeout`, as the server reads
-/// it, limits the wait for each lock of the table.
+/// Recreates the objects of `entry`, each in a separate transaction together with its mark in the
+/// ledger. This may be called again at any time and after any failure: objects that exist already
+/// are left alone. The caller must hold the load's lock. `lock_timeout`, in the server's form,
+/// limits the wait for each lock of the table.
 ///
 /// # Errors
 ///
-/// The connection is lost, or the table is not the one that it was; what the
-/// server refuses is among the outcomes.
+/// The connection is lost, or the table is not the same. The server's errors for single objects are
+/// among the outcomes.
 pub fn put_back_committed(
     open: &Connect,
     workers: usize,
@@ -77,8 +77,8 @@ fn relation_name(conn: &mut Conn, oid: u32) -> Result<Option<String>, Error> {
     Ok(rows.first().and_then(|r| r[0].clone()))
 }
 
-/// The table was dropped, which settles everything, or renamed, which only a
-/// person can settle.
+/// The table was dropped or renamed. If it was dropped, all objects are marked as done. If it was
+/// renamed, a person must decide.
 fn gone(mut conn: Conn, entry: &LedgerEntry, name: Option<String>) -> Result<Vec<Outcome>, Error> {
     if let Some(name) = name {
         return Err(Error::new(format!(
@@ -102,14 +102,14 @@ fn gone(mut conn: Conn, entry: &LedgerEntry, name: Option<String>) -> Result<Vec
     Ok(entry.choices.iter().map(settled).collect())
 }
 
-/// Whether the index is there with its definition; its marks may be missing.
+/// Whether the index exists with its definition. Its marks may be missing.
 fn is_built(objects: &TableObjects, choice: &Choice) -> bool {
     objects
         .steps(&choice.kind, &choice.name)
         .is_some_and(|now| now.state["definition"] == choice.steps.state["definition"])
 }
 
-/// Builds over several connections; gives the seconds that each took.
+/// Builds over several connections. Returns the seconds of each build.
 fn build_all(
     open: &Connect,
     workers: usize,
@@ -144,7 +144,7 @@ fn build_all(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Attaches one object where it is not yet as it was, compares and marks.
+/// Attaches one object if it is not yet in its previous state, compares it and marks it.
 fn finish(
     conn: &mut Conn,
     work: Work<'_>,
@@ -168,7 +168,8 @@ fn finish(
     Ok(Restored { object: choice.object.clone(), seconds, was_back })
 }
 
-/// Runs in a transaction under the `search_path` of the load, however long it takes.
+/// Calls `run` in a transaction with the `search_path` of the load. The only time limit is that of
+/// `work` for locks.
 fn in_transaction(
     conn: &mut Conn,
     work: Work<'_>,
@@ -183,7 +184,7 @@ fn in_transaction(
     match result {
         Ok(()) => conn.exec("COMMIT").map(drop),
         Err(error) => {
-            // Its failure means a lost connection, which the error says already.
+            // If this fails, the connection is lost, which `error` reports already.
             let _ = conn.exec("ROLLBACK");
             Err(error)
         }

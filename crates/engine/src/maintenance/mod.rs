@@ -1,5 +1,5 @@
-//! The indexes, constraints, foreign keys and triggers of a load's table: when they are taken down
-//! and put back, and in which transactions.
+//! The indexes, constraints, foreign keys and triggers of a load's table: when they are dropped or
+//! disabled and recreated, and in which transactions.
 
 use crate::error::{Error, Kind};
 use crate::facts::TableObjects;
@@ -27,26 +27,26 @@ use objects::rows;
 pub(crate) use objects::search_path;
 pub use settings::for_builds;
 
-/// The step that creates the ledger.
+/// The report line for the created ledger.
 const MADE: &str = "the schema pgsluice_loads is created";
 
-/// Files up to this size are loaded a second time to name a duplicate's record.
+/// Files up to this size are loaded a second time to find the record of a duplicate.
 const READ_AGAIN: u64 = 1 << 30;
 
 /// Settings of the session, each with its value.
 pub type Settings = Vec<(String, String)>;
 
-/// What is down during a load.
+/// What is dropped or disabled during a load.
 pub struct Maintenance {
     taken: TakenDown,
-    /// holds the load's lock while what is down is committed
+    /// holds the load's lock as long as a commit has left objects dropped
     guard: Option<Conn>,
     /// the ledger was created for this load
     made: bool,
 }
 
-/// What is done with each object of the table, one line for each, and what is set for it; for a
-/// plan that is not carried out. Needs an open transaction.
+/// One line for each object of the table and what is done with it, and the settings for that; for a
+/// plan that is not executed. Needs an open transaction.
 ///
 /// # Errors
 ///
@@ -69,8 +69,8 @@ pub fn foretell(conn: &mut Conn, plan: &Plan) -> Result<(Vec<Text>, Settings), E
     Ok((lines, for_builds(conn)?.into_iter().collect()))
 }
 
-/// Only lanes commit what is down before it is back, so that it must be recorded. In all other
-/// loads one transaction holds it together.
+/// The state of the ledger. Only lanes commit dropped objects before they are recreated, so only
+/// they must record them. In all other loads, one transaction does both.
 ///
 /// # Errors
 ///
@@ -83,12 +83,11 @@ pub fn ledger_state(conn: &mut Conn, options: &Options) -> Result<State, Error> 
     }
 }
 
-/// Whether it is worth loading again with all indexes in place, to name
-/// the record that a rebuilt index refused: the files can be read again, and
-/// that does not take long.
+/// Whether it is worth loading again with all indexes in place, to find the record that a rebuilt
+/// index rejected: the files can be read again, and that does not take long.
 pub fn could_name_record(error: &Error, options: &Options) -> bool {
     let refused = matches!(error.sqlstate(), "23505" | "23P01") && error.place().is_none();
-    // What has stayed would be there twice.
+    // Rows that an earlier commit has kept would be loaded twice.
     refused
         && error.changed().is_none()
         && options.rejects.is_none()
@@ -97,7 +96,7 @@ pub fn could_name_record(error: &Error, options: &Options) -> bool {
         && is_soon_read_again(options)
 }
 
-/// Whether the files can be read a second time, and that does not take long.
+/// Whether the files can be read a second time in a short time.
 pub fn is_soon_read_again(options: &Options) -> bool {
     let lengths = options.input.sources.iter().map(|source| source.length().ok().flatten());
     let bytes: Option<u64> = lengths.sum();
@@ -105,12 +104,12 @@ pub fn is_soon_read_again(options: &Options) -> bool {
 }
 
 impl Maintenance {
-    /// Takes down what the rule and the options say, in the transaction that is
-    /// open; [`Maintenance::let_others_in`] goes on from there.
+    /// Drops or disables what the rule and the options say, in the open transaction. Continue with
+    /// [`Maintenance::let_others_in`].
     ///
     /// # Errors
     ///
-    /// The connection is lost, or the server refuses what was asked for by name.
+    /// The connection is lost, or the server rejects what the user has requested.
     pub fn take_down(
         conn: &mut Conn,
         plan: &Plan,
@@ -125,10 +124,10 @@ impl Maintenance {
         let wanted = plan.request(options, true);
         let made = state == State::Missing && policy::decide(&objects, &wanted).any_down();
         if made {
-            // On a second connection: other sessions would wait for this transaction.
+            // Use a second connection: other sessions would wait for this transaction.
             state = match watch.connect(&options.target.url) {
                 Ok(mut other) => ledger::ensure(&mut other)?,
-                // There may be none left for the role, or at all.
+                // There may be no free connection, for this role or at all.
                 Err(error) => State::Unusable(error.message().to_string()),
             };
         }
@@ -145,23 +144,23 @@ impl Maintenance {
         Ok(Maintenance { taken, guard, made })
     }
 
-    /// What was done before the rows, beside the plan's statements.
+    /// The steps before the rows, other than the plan's statements.
     pub fn steps_before(&self) -> Vec<String> {
         self.made.then(|| MADE.to_owned()).into_iter().collect()
     }
 
-    /// The locks that made others wait, and for how long they could have.
+    /// The locks that made other sessions wait, with the longest possible wait.
     pub fn locks(&self, plan: &Plan, options: &Options, seconds: f64) -> Vec<String> {
         let held = locks(plan, options, &self.taken.decision, Size::default());
         held.iter().map(|lock| format!("{lock}, up to {seconds:.2} s")).collect()
     }
 
-    /// Commits what is down around lanes and begins another transaction. Whatever becomes of
-    /// that, [`Maintenance::settle`] has to follow.
+    /// Around lanes, commits what is dropped and begins another transaction. After that,
+    /// [`Maintenance::settle`] must be called, whatever the result.
     ///
     /// # Errors
     ///
-    /// The connection is lost, or the server refuses.
+    /// The connection is lost, or the server reports an error.
     pub fn let_others_in(
         &self,
         conn: &mut Conn,
@@ -176,12 +175,12 @@ impl Maintenance {
         conn.exec(&format!("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE", plan.table)).map(drop)
     }
 
-    /// Puts everything back in the load's transaction, before its commit.
-    /// Gives what was done. Around lanes there is nothing to do yet.
+    /// Recreates all objects in the load's transaction, before its commit. Returns the steps.
+    /// Around lanes, there is nothing to do yet.
     ///
     /// # Errors
     ///
-    /// The rows violate a constraint that was down, or the connection is lost.
+    /// The rows violate a constraint that was dropped, or the connection is lost.
     pub fn after_rows(&self, conn: &mut Conn) -> Result<Vec<String>, Error> {
         if self.guard.is_some() || self.taken.entry.choices.is_empty() {
             return Ok(Vec::new());
@@ -190,12 +189,12 @@ impl Maintenance {
         Ok(done.setting.into_iter().chain(done.restored.iter().map(told)).collect())
     }
 
-    /// Moves the sequences behind the columns that the file supplies past the
-    /// keys that came. Gives what was done.
+    /// Moves the sequences of the columns that the file supplies past the loaded keys. Returns the
+    /// steps.
     ///
     /// # Errors
     ///
-    /// The connection is lost, or the server refuses.
+    /// The connection is lost, or the server reports an error.
     pub fn move_sequences(&self, conn: &mut Conn, plan: &Plan) -> Result<Vec<String>, Error> {
         let moved = sequences(conn, self.taken.entry.relation, &plan.table, &plan.columns)?;
         let told = |m: &Moved| {
@@ -208,12 +207,12 @@ impl Maintenance {
         Ok(moved.iter().map(told).collect())
     }
 
-    /// The same when the rows are committed, in a transaction of its own; a connection that is
-    /// lost by then is made good. Gives what was done.
+    /// The same after the rows are committed, in a separate transaction. If the connection is lost
+    /// by then, another one is opened. Returns the steps.
     ///
     /// # Errors
     ///
-    /// As [`Maintenance::move_sequences`]; it says that the rows are committed.
+    /// Those of [`Maintenance::move_sequences`]. The error says that the rows are committed.
     pub fn move_sequences_at_last(
         &self,
         conn: &mut Conn,
@@ -239,12 +238,12 @@ impl Maintenance {
         })
     }
 
-    /// `ANALYZE` in the load's one transaction, if it has one and nothing is in the way.
-    /// Gives what was done.
+    /// Runs `ANALYZE` in the load's transaction, if there is only one and no lock is in the way.
+    /// Returns the statement.
     ///
     /// # Errors
     ///
-    /// The connection is lost, or the user has stopped the load: it is not committed yet.
+    /// The connection is lost, or the user has stopped the load before its commit.
     pub fn analyze_within(
         &self,
         conn: &mut Conn,
@@ -261,8 +260,8 @@ impl Maintenance {
         Ok(done)
     }
 
-    /// `ANALYZE`, or more, after the commit. Its failure changes no row and is
-    /// no failure of the load: autovacuum will come. Gives what was done.
+    /// Runs `ANALYZE`, or more, after the commit. A failure changes no row and is not a failure of
+    /// the load, because autovacuum will do it later. Returns the step.
     pub fn analyze(&self, conn: &mut Conn, plan: &Plan, watch: &Watch) -> String {
         let stopped = || watch.stop.is_set();
         match finish(conn, self.taken.entry.relation, &plan.table, plan.freeze, &stopped) {
@@ -272,12 +271,12 @@ impl Maintenance {
         }
     }
 
-    /// When lanes have committed, or have failed: puts back what was committed
-    /// as down. Gives what the load gave, and what was done.
+    /// Recreates what was committed as dropped, after lanes have committed or failed. Returns the
+    /// load's result and the steps.
     ///
     /// # Errors
     ///
-    /// That of the load; or something is still down.
+    /// That of the load, or some objects are still missing.
     pub fn settle<T>(
         &self,
         rows: Result<T, Error>,
@@ -304,7 +303,7 @@ impl Maintenance {
     }
 }
 
-/// Adds to an error what is down beside all else that the load has changed.
+/// Adds to an error the objects that are still missing, besides what else the load has changed.
 fn still_down(error: Error, down: &[(String, Error)]) -> Error {
     let why = |(object, error): &(String, Error)| format!("{object}: {}", error.message().plain());
     let down = format!("still missing: {}", down.iter().map(why).collect::<Vec<_>>().join("; "));
@@ -319,7 +318,7 @@ fn told(restored: &Restored) -> String {
     format!("{} recreated in {:.2} s", restored.object, restored.seconds)
 }
 
-/// What was done, and what could not be.
+/// The steps that were done, and those that failed.
 fn sorted(outcomes: Vec<Outcome>) -> (Vec<String>, Vec<(String, Error)>) {
     let (mut done, mut down) = (Vec::new(), Vec::new());
     for (object, outcome) in outcomes {

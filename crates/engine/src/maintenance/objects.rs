@@ -1,7 +1,7 @@
 //! Reads the indexes, constraints, foreign keys and triggers of a table from the catalogs.
 //!
-//! All statements that drop and build them are written by the server itself (`*.sql`), with its
-//! own quoting.
+//! The server itself writes all statements that drop and build them (`*.sql`), with its own
+//! quoting.
 
 use super::settings;
 use crate::error::Error;
@@ -10,8 +10,8 @@ use crate::session::conn::Conn;
 use serde::Deserialize;
 
 impl TableObjects {
-    /// Asks the catalogs. Needs an open transaction; settings are as before
-    /// when it returns. Takes no lock beyond `ACCESS SHARE`.
+    /// Queries the catalogs. Needs an open transaction. The settings are restored before it
+    /// returns. It takes no lock other than `ACCESS SHARE`.
     ///
     /// # Errors
     ///
@@ -34,7 +34,7 @@ impl TableObjects {
     }
 }
 
-/// Sets `search_path` until the transaction ends; gives what it was.
+/// Sets `search_path` until the transaction ends. Returns the previous value.
 ///
 /// # Errors
 ///

@@ -1,21 +1,21 @@
-//! Settings for definitions and for index builds, for one transaction only.
+//! Settings for reading definitions and for building indexes, for one transaction only.
 
 use crate::error::Error;
 use crate::session::conn::{quote_literal, Conn};
 
-/// Under these the server writes every name in full, and every constant so that it is read as the
-/// same one whatever the session's settings are then.
+/// With these settings, the server writes every name in full, and every constant in a form that is
+/// read as the same value under any settings.
 const EXACT: &str = "SELECT name, pg_catalog.current_setting(name), \
     pg_catalog.set_config(name, value, true) FROM (VALUES ('search_path', 'pg_catalog'), \
     ('extra_float_digits', '3'), ('DateStyle', 'ISO'), ('IntervalStyle', 'postgres')) \
     AS exact(name, value)";
 
-/// What the server wants for each process that takes part in a build
-/// (`plan_create_index_workers`), in MB.
+/// Memory that the server requires for each process of a build (`plan_create_index_workers`), in
+/// MB.
 const EACH: u64 = 32;
 
-/// Has definitions written exactly until the transaction ends, or until the statement runs that
-/// is given.
+/// Sets the settings for exact definitions until the transaction ends. Returns a statement that
+/// restores the previous settings.
 ///
 /// # Errors
 ///
@@ -29,11 +29,10 @@ pub(super) fn exact(conn: &mut Conn) -> Result<String, Error> {
     Ok(format!("SELECT {}", rows.iter().map(set).collect::<Vec<_>>().join(", ")))
 }
 
-/// Raises `maintenance_work_mem` until the transaction ends, where it has the
-/// server's default and that would keep parallel workers away: to what the
-/// allowed number of workers needs. More did not help, and without workers it
-/// did harm (`docs/guide/objects.md`). A value that somebody has set is
-/// kept. Gives what was set: name and value.
+/// Raises `maintenance_work_mem` until the transaction ends, if it has the server's default and is
+/// too low for parallel workers. It is set to what the allowed number of workers needs. More did
+/// not help, and without workers it did harm (`docs/guide/objects.md`). A value that someone has
+/// set is kept. Returns the name and the value that were set.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The columns of a plan, and the fields that they are made of.
+//! The columns of a plan, and the fields they are made from.
 
 use super::Plan;
 use crate::error::shown;
@@ -8,12 +8,12 @@ use crate::quote::quote_ident;
 use crate::recast::Recast;
 use crate::text::{text, Text};
 
-/// At most so many fields are named in a note.
+/// The most fields that a note names.
 const LISTED: usize = 5;
 
 impl Plan {
-    /// Has the files read as this plan needs them. Gives the number of lines that are no records,
-    /// as it grows.
+    /// Configures the reader for this plan. Returns the number of lines that are not records, which
+    /// grows while the files are read.
     pub fn read_by(&self, reader: &mut Reader) -> PassedLines {
         reader.read_as(&self.layout);
         if self.recast.as_ref().is_some_and(Recast::counts_lines) {
@@ -23,12 +23,12 @@ impl Plan {
         reader.passed_lines()
     }
 
-    /// The index of the field that goes to a column.
+    /// The index of the field for a column.
     pub fn field_of(&self, column: &str) -> Option<usize> {
         self.fields.iter().position(|field| field.as_deref() == Some(column))
     }
 
-    /// A literal as the column with this index reads it in an INSERT.
+    /// A literal in the form in which an INSERT reads it for the column at this index.
     pub fn read(&self, column: usize, literal: String) -> String {
         match &self.readers[column] {
             Some(reader) => reader.replacen('$', &literal, 1),
@@ -36,7 +36,7 @@ impl Plan {
         }
     }
 
-    /// The columns as a COPY statement lists them.
+    /// The column list for a COPY statement.
     pub fn column_list(&self) -> String {
         let quoted: Vec<String> = self.columns.iter().map(|c| quote_ident(c)).collect();
         if quoted.is_empty() {
@@ -47,7 +47,7 @@ impl Plan {
     }
 }
 
-/// What is noted of fields that are left out.
+/// The note on fields that are left out.
 pub(super) fn left_out(fields: &[Option<String>], input: &InputFacts) -> Option<Text> {
     let name = |field: usize| {
         let header = input.header.as_ref().and_then(|header| header.fields.get(field)?.as_deref());

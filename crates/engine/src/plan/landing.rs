@@ -5,7 +5,8 @@ use crate::facts::TableFacts;
 use crate::options::TargetOptions;
 use crate::quote::quote_ident;
 
-/// The column of the landing table that numbers the records, unless one of the table's columns has that name.
+/// The column of the landing table that numbers the records. If the table has a column of this
+/// name, another name is used.
 const NUMBER: &str = "pgsluice_record";
 
 /// The landing table, and the statement that moves its rows on.
@@ -13,29 +14,29 @@ const NUMBER: &str = "pgsluice_record";
 pub struct Landing {
     /// quoted, and qualified unless it is temporary
     pub table: String,
-    /// as the server names it in the context of an error
+    /// the same as the server names it in an error's context
     pub relation: String,
     /// `CREATE TABLE`
     pub create: String,
     /// the column that numbers the records
     pub(crate) number: String,
-    /// `INSERT … SELECT`, before and behind the range of records
+    /// `INSERT … SELECT`: the text before and after the range of records
     pub(crate) insert: [String; 2],
-    /// what becomes of the text of each column
+    /// the expression for each column's text
     pub(crate) casts: Vec<String>,
-    /// some of these are the user's expressions
+    /// some of these are expressions of the user
     has_expressions: bool,
 }
 
 impl Landing {
-    /// Whether some values are made by the user's expressions.
+    /// Whether some values are computed by the user's expressions.
     pub fn has_expressions(&self) -> bool {
         self.has_expressions
     }
 }
 
-/// The landing for these columns: in the table's own schema, or temporary where the
-/// role may not create there. The name has `id`, a number that no other session has.
+/// The landing table for these columns. It is in the table's schema, or temporary if the role may
+/// not create a table there. Its name contains `id`, a number that no other session has.
 pub(super) fn landing(
     plan: &Plan,
     table: &TableFacts,
@@ -77,13 +78,13 @@ pub(super) fn landing(
         named.join(", "),
         list = quoted.join(", "),
     );
-    // A condition may name the table, as it may with COPY.
+    // A condition may use the table's name, as with COPY.
     let tail = format!(" OFFSET 0) AS {}{filter}", quote_ident(&table.name));
     let has_expressions = !options.fields.expressions.is_empty();
     Landing { table: name, relation, create, number, insert: [head, tail], casts, has_expressions }
 }
 
-/// What becomes of a text as the column's value.
+/// The expression that converts a text to the column's value.
 pub(crate) fn cast(
     column: &str,
     text: &str,
@@ -98,6 +99,6 @@ pub(crate) fn cast(
     if let Some(reader) = facts.and_then(|f| f.reader.as_ref()) {
         return reader.replacen('$', &format!("{text}::text::cstring"), 1);
     }
-    // The modifier is applied by the assignment, which refuses where a cast would cut.
+    // The assignment applies the type modifier. It reports an error where a cast would truncate.
     format!("{text}::{}", facts.map_or("text", |f| f.plain_type.as_str()))
 }

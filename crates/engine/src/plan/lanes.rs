@@ -1,12 +1,12 @@
-//! What several connections change.
+//! How several connections differ from one.
 
 use super::once::amount;
 use super::Plan;
 use crate::facts::{ServerFacts, TableFacts};
 use crate::options::{Method, Options};
 
-/// Why several connections would not judge the rows as one does: none of them
-/// sees the rows of the others before the end.
+/// Why several connections would not check the rows like one: none of them sees the rows of the
+/// others before the end.
 pub(super) fn alone(table: &TableFacts, options: &Options) -> Option<&'static str> {
     if table.refers_to_itself {
         return Some("rows may refer to rows of the same load");
@@ -18,7 +18,8 @@ pub(super) fn alone(table: &TableFacts, options: &Options) -> Option<&'static st
     rejects.then_some("a duplicate of another connection's row could not be rejected by record")
 }
 
-/// With `once`, no lane needs the others: the next load continues after those that have committed.
+/// How the lanes commit. With `once`, no lane depends on the others: the next load continues after
+/// those that have committed.
 pub(super) fn committed_how(two_phase: bool, once: bool) -> String {
     if once {
         return "the lanes are committed one after another; after a crash, the same command loads the rest"
@@ -32,7 +33,7 @@ pub(super) fn committed_how(two_phase: bool, once: bool) -> String {
         .into()
 }
 
-/// Says what is given up by committing more than once.
+/// Sets what the load gives up because it commits more than once.
 pub(super) fn commits(plan: &mut Plan, options: &Options) {
     let pieces = options.once.as_ref().and_then(|once| once.commits_every());
     if plan.method == Method::Lanes {
@@ -55,8 +56,8 @@ pub(super) fn commits(plan: &mut Plan, options: &Options) {
     };
 }
 
-/// As many connections as there are cores, but no more than half of all that the server
-/// takes: others need some, and it would refuse those beyond the last.
+/// One connection for each core, but at most half of the server's connections. Other sessions need
+/// some, and the server would reject those above the limit.
 pub(super) fn default_lanes(cores: usize, server: &ServerFacts) -> usize {
     cores.min(server.max_connections as usize / 2).max(1)
 }

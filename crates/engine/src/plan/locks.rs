@@ -1,4 +1,4 @@
-//! The locks of a load that make other sessions wait: named before it begins.
+//! The locks of a load that make other sessions wait. They are reported before it begins.
 
 use super::policy::{Choice, Policy};
 use super::Plan;
@@ -9,32 +9,32 @@ use crate::text::text;
 use serde::Serialize;
 use std::fmt;
 
-/// The rate that a load is taken to have at least, in bytes a second, to estimate how long it takes.
+/// The lowest rate that a load is expected to have, in bytes per second, to estimate its duration.
 const SLOW_RATE: u64 = 20 << 20;
 
-/// Entries of indexes that a build adds in a second: decision 0008 has three indexes of 4 M rows
-/// built in 29 to 55 s.
+/// Index entries that a build adds per second. (Decision 0008: three indexes of 4 M rows took 29 to
+/// 55 s.)
 const ENTRIES: f64 = 250_000.0;
 
-/// Bytes of a row beside its values: header, line pointer, padding.
+/// Bytes of a row besides its values: header, line pointer, padding.
 const ROW_OVERHEAD: f64 = 32.0;
 
-/// How much there is to load and to index.
+/// The amounts to load and to index.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Size {
-    /// bytes of the input, 0 if that is not known
+    /// bytes of the input, 0 if unknown
     pub bytes: u64,
-    /// rows that the table will have, as far as it can be estimated
+    /// rows of the table after the load, if they can be estimated
     pub rows: Option<f64>,
 }
 
-/// How much the load brings, and how many rows are there then.
+/// The size of the input, and the number of rows after the load.
 pub(super) fn size(plan: &Plan, options: &Options, objects: &TableObjects, facts: &Facts) -> Size {
     let relation = &objects.relation;
     let there = match options.target.truncate || relation.empty {
         true => Some(0.0),
         false if relation.rows >= 0.0 => Some(relation.rows),
-        // Never analyzed: its rows are taken to be as long as the records.
+        // Never analyzed: assume that its rows are as long as the records.
         false => plan.records.filter(|records| *records > 0).map(|records| {
             let record = facts.input.bytes as f64 / records as f64;
             relation.heap_bytes as f64 / (record + ROW_OVERHEAD)
@@ -45,7 +45,7 @@ pub(super) fn size(plan: &Plan, options: &Options, objects: &TableObjects, facts
 }
 
 impl Plan {
-    /// What the load gives up; `locked`: other sessions wait for one of its locks.
+    /// What the load gives up. `locked`: other sessions wait for one of its locks.
     pub fn gives_up(&self, locked: bool) -> String {
         match self.cost.starts_with("nothing") && locked {
             true => "concurrent access to what is locked".into(),
@@ -57,20 +57,20 @@ impl Plan {
 /// A lock that makes readers or writers wait.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Lock {
-    /// as PostgreSQL names it
+    /// the lock mode in PostgreSQL's terms
     pub mode: &'static str,
-    /// what is locked
+    /// the locked table
     pub relation: String,
-    /// from when
+    /// when the lock is taken
     pub from: &'static str,
-    /// to when
+    /// when the lock is released
     pub until: &'static str,
-    /// who waits
+    /// which sessions wait
     pub waits: &'static str,
-    /// seconds that the rows take at 20 MB/s, where the size of the input is known
+    /// seconds for the rows at 20 MB/s, if the size of the input is known
     pub seconds: Option<u64>,
-    /// seconds that the building of indexes takes after that, where indexes are built and the
-    /// number of rows is known
+    /// seconds for building indexes after that, if indexes are built and the number of rows is
+    /// known
     pub build_seconds: Option<u64>,
     /// indexes are built
     #[serde(skip)]
@@ -95,7 +95,7 @@ impl fmt::Display for Lock {
     }
 }
 
-/// The locks of a plan, given what is taken down around the rows.
+/// The locks of a plan that drops or disables objects as in `decision`.
 pub fn locks(plan: &Plan, options: &Options, decision: &Policy, size: Size) -> Vec<Lock> {
     // Other sessions do not see a new table before the commit.
     if plan.made.is_some() && plan.lanes == 1 {
@@ -158,7 +158,7 @@ pub fn locks(plan: &Plan, options: &Options, decision: &Policy, size: Size) -> V
     locks
 }
 
-/// The locks under which a load recreates first what an earlier one has left down.
+/// The locks with which a load first recreates what an earlier load has left dropped or disabled.
 pub(crate) fn to_put_back(table: &str, down: &[Choice]) -> Vec<Lock> {
     let lock = |(kind, mode)| {
         down.iter().any(|choice| choice.kind == kind).then(|| Lock {
@@ -175,11 +175,11 @@ pub(crate) fn to_put_back(table: &str, down: &[Choice]) -> Vec<Lock> {
     [("index", "SHARE"), ("trigger", "SHARE ROW EXCLUSIVE")].into_iter().filter_map(lock).collect()
 }
 
-/// Refuses such locks, if the user does.
+/// Rejects these locks if the user forbids locks that make others wait.
 ///
 /// # Errors
 ///
-/// The user does.
+/// `no-lock-out` is set, and there is such a lock.
 pub(crate) fn refuse_to_put_back(locks: &[Lock], options: &Options) -> Result<(), Error> {
     match locks.first().filter(|_| options.target.no_lock_out) {
         Some(lock) => Err(Error::new(text!("`no-lock-out` forbids this load: {}", lock))

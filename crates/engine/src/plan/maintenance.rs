@@ -1,4 +1,4 @@
-//! What is taken down around the rows, and what that costs others.
+//! The objects that are dropped or disabled for the load, and what that costs other sessions.
 
 use super::locks::{locks, refuse_to_put_back, size, to_put_back};
 use super::policy::{self, Course, Request};
@@ -9,7 +9,7 @@ use crate::options::{Method, Options};
 use crate::text::text;
 
 impl Plan {
-    /// What is asked of the rule that decides about indexes, foreign keys and triggers.
+    /// The request to the rule that decides on indexes, foreign keys and triggers.
     pub fn request(&self, options: &Options, recorded: bool) -> Request {
         let target = &options.target;
         Request {
@@ -31,7 +31,7 @@ impl Plan {
     }
 }
 
-/// What is taken down around the rows, which locks that needs, and what they cost others.
+/// Plans the objects to drop or disable, the locks for that, and their costs for other sessions.
 pub(super) fn maintenance(plan: &mut Plan, facts: &Facts, options: &Options) -> Result<(), Error> {
     let Some(objects) = &facts.objects else { return Ok(()) };
     let recorded = !matches!(facts.ledger, LedgerState::Unusable(_));

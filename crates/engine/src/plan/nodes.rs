@@ -1,4 +1,4 @@
-//! Rows that go straight to the servers that hold the partitions.
+//! Plans rows that are sent straight to the servers that have the partitions.
 
 use super::Plan;
 use crate::encode::dot_is_marker;
@@ -11,7 +11,7 @@ use crate::text::{text, Text};
 use crate::wire::Wire;
 use pgsluice_core::shape::Type;
 
-/// Where the rows of each leaf go.
+/// The destination of the rows of each leaf.
 #[derive(Clone, Debug)]
 pub struct ToNodes {
     /// the servers
@@ -27,7 +27,7 @@ pub struct ToNodes {
 }
 
 impl ToNodes {
-    /// Whether each node records what it has, and commits whatever becomes of the others.
+    /// Whether each node records its rows and commits independently of the others.
     pub fn in_turn_once(&self, once: bool) -> bool {
         once && !self.together
     }
@@ -40,24 +40,25 @@ pub struct LeafTarget {
     pub node: usize,
     /// the table on the node, quoted and qualified
     pub table: String,
-    /// the same as the server names it in the context of an error
+    /// the same as the server names it in an error's context
     pub relation: String,
     /// the partition
     pub partition: String,
-    /// its COPY
+    /// its COPY statement
     pub copy: String,
     /// the columns' names on the node, in the order in which they are sent
     pub columns: Vec<String>,
-    /// what holds for its rows, without the number of the partitioned table
+    /// the constraint on its rows, without the OID of the partitioned table
     pub bound: String,
-    /// asks the coordinator whether a row belongs to the leaf, by the values of its key
+    /// a query to the coordinator: does a row with these key values belong to the leaf?
     pub belongs: Option<String>,
 }
 
-/// What works for options that do not work on nodes.
+/// The hint for options that do not work on nodes.
 const BY_ROOT: &str = "`route` root loads through the server that has the partitioned table";
 
-/// Options that rows sent to nodes cannot follow yet; checked before anything is read.
+/// Rejects options that are not supported for rows sent to nodes. This is checked before anything
+/// is read.
 ///
 /// # Errors
 ///
@@ -129,7 +130,7 @@ pub(crate) fn refuse_beside_nodes(options: &Options) -> Result<(), Error> {
     }
 }
 
-/// Decides where the rows go. If the nodes are named, there is no other way.
+/// Decides where the rows are sent. If the nodes are requested, there is no fallback.
 pub(super) fn to_nodes(plan: &mut Plan, facts: &Facts, options: &Options) -> Result<(), Error> {
     if options.target.route != Route::Nodes || !matches!(facts.purpose, Purpose::Load) {
         return Ok(());
@@ -177,7 +178,7 @@ pub(super) fn to_nodes(plan: &mut Plan, facts: &Facts, options: &Options) -> Res
         if together { "together, by two-phase commit" } else { "one after another" }
     ));
     let truncate = options.target.truncate;
-    // The coordinator's own TRUNCATE would go to the nodes by other connections.
+    // The coordinator's own TRUNCATE would reach the nodes over other connections.
     plan.before.retain(|statement| !statement.starts_with("TRUNCATE"));
     plan.notes.extend(notes(together, truncate, options.once.is_some()));
     plan.notes.extend(found.nodes.iter().filter_map(down_note));
@@ -211,7 +212,7 @@ fn types(plan: &Plan, facts: &Facts) -> Vec<String> {
     plan.columns.iter().map(typed).collect()
 }
 
-/// The leaves are as good as tables here.
+/// Treats foreign leaves as plain tables, because the rows are sent to the tables themselves.
 fn as_tables(partitions: &[Partition]) -> Vec<Partition> {
     partitions
         .iter()
@@ -229,9 +230,14 @@ fn as_tables(partitions: &[Partition]) -> Vec<Partition> {
         .collect()
 }
 
-/// Whether the nodes commit by two-phase commit, and whether they can.
+/// Whether the nodes use two-phase commit.
+///
+/// # Errors
+///
+/// They should, but a node has no prepared transactions; or `once` meets an UNLOGGED table.
 fn together(facts: &Facts, found: &Nodes, options: &Options) -> Result<bool, Error> {
-    // A single node commits all rows or none by itself; not with the record of them, which is here.
+    // A single node commits all rows or none without it. But the record of `once` is on this
+    // server.
     let together = options.target.atomic && (found.nodes.len() > 1 || options.once.is_some());
     let unlogged = found.leaves.iter().find(|leaf| leaf.unlogged);
     if let (Some(once), Some(leaf)) = (&options.once, unlogged) {
@@ -260,7 +266,7 @@ fn together(facts: &Facts, found: &Nodes, options: &Options) -> Result<bool, Err
     }
 }
 
-/// Refuses to empty what the coordinator would not empty.
+/// Rejects a truncate that the coordinator would reject.
 fn refuse_truncate(facts: &Facts, found: &Nodes, options: &Options) -> Result<(), Error> {
     if !options.target.truncate {
         return Ok(());
@@ -282,8 +288,8 @@ fn refuse_truncate(facts: &Facts, found: &Nodes, options: &Options) -> Result<()
     }
 }
 
-/// Refuses nodes and tables that are the same, where the load would wait for its own locks, or find
-/// its own slices.
+/// Rejects nodes or tables that are the same: the load would wait for its own locks, or find its
+/// own slices.
 fn refuse_shared(found: &Nodes, options: &Options, together: bool) -> Result<(), Error> {
     let once = options.once.is_some();
     let same = |node: &Node| node.same_as.clone().map(|other| (node.name.clone(), other));
@@ -319,7 +325,7 @@ fn refuse_shared(found: &Nodes, options: &Options, together: bool) -> Result<(),
     Ok(())
 }
 
-/// What becomes of a node that cannot be reached.
+/// The note on a node that cannot be reached.
 fn down_note(node: &Node) -> Option<Text> {
     let why = node.down.as_ref()?.message().clone();
     Some(text!("{}: the slices of this node stay open, and the same command loads them later", why))
@@ -379,9 +385,9 @@ fn leaf_target(plan: &Plan, leaf: &RemoteLeaf, keys: &[&String]) -> LeafTarget {
         .map(|name| of(name).map_or_else(|| name.clone(), |column| column.remote.clone()))
         .collect();
     let quoted: Vec<String> = columns.iter().map(|name| quote_ident(name)).collect();
-    // What the leaf demands in terms of ranges and lists, the node can check for each row. Not what
-    // a DEFAULT partition does: COPY fails on NOT in its condition ("cache lookup failed for
-    // function 0"), since the operators that negate others are never looked up.
+    // The node can check constraints on ranges and lists for each row. It cannot check that of a
+    // DEFAULT partition: COPY fails on NOT in its condition ("cache lookup failed for function 0"),
+    // because the operators that negate others are never looked up.
     let same_names = leaf.columns.iter().all(|column| column.name == column.remote);
     let by_node = leaf
         .constraint
@@ -412,7 +418,7 @@ fn leaf_target(plan: &Plan, leaf: &RemoteLeaf, keys: &[&String]) -> LeafTarget {
     }
 }
 
-/// A partition's constraint without the number of the partitioned table, which may be created again.
+/// A partition's constraint without the OID of the partitioned table, which may be created again.
 fn bound(constraint: &str) -> String {
     let mut parts = constraint.split("satisfies_hash_partition('");
     let mut bound = parts.next().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! What loading once means for the plan.
+//! The effects of `once` on the plan.
 
 use super::Plan;
 use crate::error::Error;
@@ -6,7 +6,7 @@ use crate::facts::TableFacts;
 use crate::options::{Method, Options};
 use crate::text::{text, Text};
 
-/// Whether the record of what is loaded would be true of this table, loaded by this method.
+/// Rejects tables and methods for which the record of a load could be wrong.
 pub(super) fn refuse_once(
     method: Method,
     table: &TableFacts,
@@ -47,7 +47,7 @@ pub(super) fn refuse_once(
     Ok(())
 }
 
-/// What the user should know of it.
+/// The notes for the user.
 pub(super) fn once_notes(plan: &Plan, options: &Options) -> Vec<Text> {
     let Some(once) = &options.once else { return Vec::new() };
     let recorded = "what is loaded is recorded in the schema pgsluice_loads, and loaded once";
@@ -73,7 +73,7 @@ pub(super) fn once_notes(plan: &Plan, options: &Options) -> Vec<Text> {
     notes
 }
 
-/// A number of bytes that an option gave.
+/// A number of bytes that an option has given.
 pub(super) fn amount(bytes: u64) -> String {
     match bytes % (1 << 20) {
         0 => format!("{} MB", bytes >> 20),

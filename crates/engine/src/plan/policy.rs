@@ -1,35 +1,35 @@
-//! What is taken down and what stays: a pure rule over facts.
+//! Which objects are dropped or disabled, and which are kept: a pure rule over facts.
 
 use crate::facts::{ForeignKey, Index, Steps, TableObjects, Trigger};
 use crate::options::{ForeignKeys, Indexes, Triggers};
 use crate::text::{text, Text};
 use serde::{Deserialize, Serialize};
 
-/// From this many new rows for each row that is there, building the indexes again takes less time
-/// than adding to them (decision 0008 has the measurement). It also locks everybody else out of
-/// the table until the commit, so the user has to ask for it.
+/// From this ratio of new rows to existing rows on, rebuilding the indexes takes less time than
+/// adding to them (decision 0008 has the measurement). It also locks all other sessions out of the
+/// table until the commit, so the user must request it.
 pub const PAYS: f64 = 1.0;
 
-/// In which transactions the load runs.
+/// The transactions in which the load runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Course {
-    /// one: taking down, rows and putting back become visible together or not at all
+    /// one: dropping, rows and recreating become visible together or not at all
     OneTransaction,
-    /// several connections: taking down is committed before them, putting back
-    /// comes after their commits; `recorded` says whether the ledger can be
-    /// written, without which nothing may be left to a crash
+    /// several connections: objects are dropped and committed before them, and recreated after
+    /// their commits. `recorded`: the ledger can be written; without it, a crash must not leave
+    /// anything dropped
     Lanes {
         /// the ledger can be written
         recorded: bool,
     },
-    /// several for each connection, one after another: none of them could put back what the first
-    /// one takes down
+    /// several for each connection, one after another: none of them could recreate what the first
+    /// one drops
     InPieces,
     /// each row is committed by itself
     RowByRow,
 }
 
-/// What the user asked for, and what is known of the load.
+/// The user's options, and the facts about the load.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// `--indexes`
@@ -38,58 +38,58 @@ pub struct Request {
     pub triggers: Triggers,
     /// `--foreign-keys`
     pub foreign_keys: ForeignKeys,
-    /// bad records are put aside, duplicates among them
+    /// bad records are rejected singly, including duplicates
     pub rejects: bool,
     /// the transactions
     pub course: Course,
     /// the table is emptied first
     pub truncates: bool,
-    /// nothing may lock readers or writers out
+    /// nothing may lock out readers or writers
     pub no_lock_out: bool,
-    /// the extension's COPY builds plain B-trees when all rows are in
+    /// the extension's COPY builds plain B-trees after all rows
     pub private: bool,
-    /// rows that will come, where somebody could estimate them
+    /// estimated number of new rows, if known
     pub new_rows: Option<f64>,
 }
 
-/// Why an object stays, or does not.
+/// The decision for one object, with its reason.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Choice {
-    /// what it is, in words: `primary key public.t_pkey`
+    /// the object, in words: `primary key public.t_pkey`
     pub object: String,
-    /// `index`, `foreign key` or `trigger`: how it is found again
+    /// `index`, `foreign key` or `trigger`, for finding it again
     pub kind: String,
-    /// its name as the catalogs are asked for it again; a trigger's with its table
+    /// its name for queries to the catalogs; for a trigger, with its table
     pub name: String,
-    /// taken down
+    /// it is dropped or disabled
     pub down: bool,
     /// why
     pub reason: Text,
-    /// how it is taken down and put back
+    /// how it is dropped and recreated
     pub steps: Steps,
     /// names of an index's columns
     pub columns: Vec<String>,
 }
 
-/// What is done about everything around the load.
+/// The decisions for all objects of the table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policy {
-    /// one for each object about which there is something to say
+    /// one for each object that is worth a line
     pub choices: Vec<Choice>,
 }
 
 impl Policy {
-    /// What is taken down.
+    /// The objects to drop or disable.
     pub fn down(&self) -> impl Iterator<Item = &Choice> {
         self.choices.iter().filter(|c| c.down)
     }
 
-    /// Whether anything is taken down.
+    /// Whether any object is dropped or disabled.
     pub fn any_down(&self) -> bool {
         self.down().next().is_some()
     }
 
-    /// Leaves all indexes where they are after all.
+    /// Changes the decision for all indexes: they are kept.
     pub(crate) fn keep_indexes(&mut self, reason: &Text) {
         for choice in self.choices.iter_mut().filter(|c| c.down && c.kind == "index") {
             choice.down = false;
@@ -145,7 +145,7 @@ pub fn decide(objects: &TableObjects, request: &Request) -> Policy {
     Policy { choices }
 }
 
-/// `Ok` takes down, `Err` keeps; each with the reason.
+/// `Ok` drops or disables, `Err` keeps; each has the reason.
 type Verdict = Result<Text, Text>;
 
 fn choice(kind: &str, object: String, name: String, verdict: Verdict, steps: &Steps) -> Choice {
@@ -157,7 +157,7 @@ fn choice(kind: &str, object: String, name: String, verdict: Verdict, steps: &St
     Choice { object, kind, name, down, reason, steps: steps.clone(), columns: Vec::new() }
 }
 
-/// What every kind of object needs before it may be taken down.
+/// The conditions for dropping an object of any kind.
 fn allowed(objects: &TableObjects, request: &Request) -> Result<(), Text> {
     if request.course == Course::RowByRow {
         return Err("each row is committed by itself".into());
@@ -176,7 +176,7 @@ fn allowed(objects: &TableObjects, request: &Request) -> Result<(), Text> {
     Ok(())
 }
 
-/// What would be lost if the object were dropped.
+/// Checks that nothing would be lost if the object were dropped.
 fn restorable(
     partitioned: bool,
     extension: Option<&str>,
@@ -227,7 +227,7 @@ fn rebuild(objects: &TableObjects, index: &Index, request: &Request) -> Verdict 
     if request.rejects && index.refuses() {
         return Err("with `on-error` reject, duplicates are rejected by record".into());
     }
-    // Its build would fail the whole load, and name no record.
+    // An error in its build would fail the whole load without naming a record.
     if request.rejects && !index.certain && request.indexes == Indexes::Auto {
         return Err("with `on-error` reject, rows that it refuses are rejected by record".into());
     }
@@ -242,7 +242,7 @@ fn rebuild(objects: &TableObjects, index: &Index, request: &Request) -> Verdict 
     }
 }
 
-/// Why the indexes of a table with rows are kept: others may be using it.
+/// Why the indexes of a table with rows are kept: other sessions may use it.
 fn kept(rows: f64, new_rows: Option<f64>) -> Text {
     match new_rows {
         Some(new) if rows > 0.0 && new >= PAYS * rows => text!(
@@ -267,7 +267,7 @@ fn foreign_key(objects: &TableObjects, key: &ForeignKey, request: &Request) -> V
         return Err("it is not enforced".into());
     }
     if !key.validated {
-        // Back as NOT VALID, it would never check the rows that were loaded.
+        // Recreated as NOT VALID, it would never check the loaded rows.
         return Err("it is NOT VALID, so only a check of each row covers the new rows".into());
     }
     allowed(objects, request)?;

@@ -1,4 +1,4 @@
-//! What a method that is asked for by name cannot do.
+//! Rejects a method that the user has requested, if it cannot do the load.
 
 use crate::error::Error;
 use crate::facts::{ServerFacts, TableFacts};
@@ -6,12 +6,12 @@ use crate::options::{FileFormat, Method, Options};
 use crate::text::{text, Text};
 use pgsluice_core::shape::RowShape;
 
-/// What is wrong with an extension that is there.
+/// The fault of an installed extension.
 pub(super) fn unusable(fault: &str) -> String {
     format!("the extension pgsluice is in this database and cannot be used: {fault}")
 }
 
-/// Whether the method takes such a file and such options, on this server, for this table.
+/// Checks that the method supports these files and options, on this server and for this table.
 pub(super) fn refuse(
     asked: Method,
     server: &ServerFacts,
@@ -59,8 +59,8 @@ pub(super) fn refuse(
     Ok(())
 }
 
-/// What `auto` takes where the server takes no COPY: the faster method, unless there are
-/// markers of defaults.
+/// The method that `auto` chooses if the server does not accept COPY. It is the faster one, unless
+/// there is a marker for DEFAULT.
 pub(super) fn without_copy(options: &Options) -> Method {
     match &options.input.format {
         FileFormat::Delimited(d) if d.default.is_some() => Method::InsertBatch,
@@ -72,7 +72,7 @@ fn goes_by_insert(method: Method) -> bool {
     matches!(method, Method::Insert | Method::InsertBatch | Method::Staged)
 }
 
-/// The server takes no COPY where policies of row-level security would have to judge its rows.
+/// The server does not accept COPY if row-level security policies apply to its rows.
 fn refuse_policies(asked: Method, table: &TableFacts, options: &Options) -> Result<(), Error> {
     let binary = options.input.format == FileFormat::Binary;
     if !table.row_security || goes_by_insert(asked) && !binary {
@@ -89,7 +89,7 @@ fn refuse_policies(asked: Method, table: &TableFacts, options: &Options) -> Resu
     }))
 }
 
-/// Rules make something else of an INSERT, and of the number of its rows; COPY passes them by.
+/// Rules rewrite an INSERT and may change its number of rows. COPY ignores them.
 fn refuse_rules(asked: Method, table: &TableFacts) -> Result<(), Error> {
     if !goes_by_insert(asked) || table.rules.is_empty() {
         return Ok(());
@@ -101,14 +101,15 @@ fn refuse_rules(asked: Method, table: &TableFacts) -> Result<(), Error> {
     ))
 }
 
-/// What is said of them with a method that uses COPY.
+/// The note on rules if the method uses COPY.
 pub(super) fn rules_passed_by(table: &TableFacts) -> Vec<Text> {
     let rules = table.rules.join(", ");
     let told = (!table.rules.is_empty()).then(|| text!("COPY ignores rules for INSERT: {}", rules));
     told.into_iter().collect()
 }
 
-/// The server truncates no table that foreign keys of others refer to, even if those are empty.
+/// The server does not truncate a table that foreign keys of other tables refer to, even if those
+/// tables are empty.
 pub(super) fn refuse_truncate(before: &[String], table: &TableFacts) -> Result<(), Error> {
     if !table.referenced || !before.iter().any(|s| s.starts_with("TRUNCATE")) {
         return Ok(());

@@ -1,11 +1,11 @@
-//! What it means for the plan that records may be rejected.
+//! The effects of rejects on the plan.
 
 use super::Plan;
 use crate::facts::TableFacts;
 use crate::options::{Method, Options, Route};
 use crate::text::text;
 
-/// What it means that refused records are rejected.
+/// Adds the notes on rejected records, and the changes to the plan that they need.
 pub(super) fn rejected_records(plan: &mut Plan, table: &TableFacts, options: &Options) {
     let Some(rejects) = &options.rejects else { return };
     let unit = match options.target.route {

@@ -1,4 +1,4 @@
-//! Whether rows go straight to the leaves of a partitioned table.
+//! Decides whether rows are sent straight to the leaves of a partitioned table.
 
 use super::Plan;
 use crate::encode::dot_is_marker;
@@ -9,20 +9,20 @@ use crate::text::{text, Text};
 use crate::wire::Wire;
 use pgsluice_core::shape::Type;
 
-/// Partitions that are named in a note; of more only the number is said.
+/// A note names this many partitions. If there are more, it gives their number.
 const NAMED: usize = 3;
 
-/// The smallest input that is sent to partitions if nobody asked for it: a batch.
+/// The smallest input that is sent to partitions without a request: one batch.
 const WORTH: u64 = 32 << 20;
 
-/// Inputs up to this size are read a second time to name a record that a partition has refused.
+/// Inputs up to this size are read a second time to find a record that a partition has rejected.
 const SOON: u64 = 1 << 30;
 
-/// The most partitions that rows are sent to if nobody asked for it: of more, each gets too little of
+/// The most partitions to which rows are sent without a request. With more, each gets too little of
 /// a batch.
 const FEW: usize = 256;
 
-/// Decides it, and says why not to those who asked.
+/// Decides the route. If the user has requested partitions, the plan says why they cannot be used.
 pub(super) fn route(plan: &mut Plan, facts: &Facts, options: &Options) {
     let table = &facts.table;
     let named = options.target.route == Route::Leaf;
@@ -57,21 +57,22 @@ pub(super) fn route(plan: &mut Plan, facts: &Facts, options: &Options) {
     }
 }
 
-/// Whether partitions are the faster way, by measurement: with an index on each, which then gets
-/// larger batches. Without one they are as fast as the root. Row triggers would see the rows
-/// in another order than that of the input.
+/// Whether partitions are faster. According to measurements they are if each has an index, which
+/// then gets larger batches. Without an index they are as fast as the root. With triggers they are
+/// not used: row triggers would see the rows in another order than that of the input.
 fn worth(plan: &Plan, facts: &Facts, options: &Options) -> bool {
     let indexed = facts.objects.as_ref().is_some_and(|objects| !objects.indexes.is_empty());
     let triggers = facts.objects.as_ref().is_some_and(|objects| !objects.triggers.is_empty());
-    // Where a partition refuses a row, the whole batch is sent a second time.
+    // If a partition rejects a row, the whole batch is sent a second time.
     let strict = options.rejects.is_none();
     let enough = facts.input.bytes >= WORTH;
     indexed && !triggers && strict && enough && plan.method == Method::CopyBinary
 }
 
-/// Whether the rows are frozen: the load has emptied the partitions. COPY does that outside of
-/// savepoints only, so a row that is refused ends the transaction, and the load is run again
-/// through the root to name it. Where that would take long, the user must have asked for partitions.
+/// Whether the rows are frozen, because the load has emptied the partitions. COPY freezes only
+/// outside savepoints, so a rejected row ends the transaction, and the load runs again through the
+/// root to find it. If that would take long, rows are frozen only if the user has requested
+/// partitions.
 fn freezes(plan: &Plan, facts: &Facts, options: &Options, named: bool) -> bool {
     let emptied = plan.before.iter().any(|statement| statement.starts_with("TRUNCATE"));
     emptied
@@ -81,7 +82,7 @@ fn freezes(plan: &Plan, facts: &Facts, options: &Options, named: bool) -> bool {
         && (named || facts.input.bytes <= SOON)
 }
 
-/// Why every row goes through the root, whatever its partition.
+/// Why all rows must be sent through the root.
 fn barrier(plan: &Plan, facts: &Facts, options: &Options) -> Option<Text> {
     let Facts { table, server, .. } = facts;
     if table.kind != 'p' {
@@ -103,7 +104,8 @@ fn barrier(plan: &Plan, facts: &Facts, options: &Options) -> Option<Text> {
     if let Some(column) = unread {
         return Some(text!("only the server reads the type of column {}", column.name));
     }
-    // Batches come partition by partition: numbers would not follow the order of the input.
+    // Batches are sent partition by partition, so the numbers would not follow the order of the
+    // input.
     let numbered = |c: &&ColumnFacts| {
         c.volatile_default || c.default.as_ref().is_some_and(|d| d.contains("nextval("))
     };
@@ -120,7 +122,7 @@ fn barrier(plan: &Plan, facts: &Facts, options: &Options) -> Option<Text> {
     barriers.into_iter().find(|(bars, _)| *bars).map(|(_, why)| why.into())
 }
 
-/// The partitions whose rows go through the root.
+/// The notes on partitions whose rows are sent through the root.
 fn left_to_root(refused: &[NotRouted]) -> Vec<Text> {
     if refused.len() > NAMED {
         let (count, first) = (refused.len(), &refused[0]);

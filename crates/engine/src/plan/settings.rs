@@ -3,10 +3,10 @@
 use crate::facts::ServerFacts;
 use crate::options::{Method, Options};
 
-/// Settings of the session for the load, on a server of this major version.
+/// The settings of the session for the load, on a server of this major version.
 pub fn settings(options: &Options, major: u32) -> Vec<(String, String)> {
     let mut all = Vec::new();
-    // A statement of one row is as long as anybody's.
+    // A statement for one row needs no exception from time limits.
     if options.target.method != Method::Insert {
         let timeouts = ["statement_timeout", "idle_in_transaction_session_timeout"];
         let whole = (major >= 17).then_some("transaction_timeout");
@@ -32,7 +32,7 @@ pub(super) fn session_settings(
     settings(options, server.major()).into_iter().chain(one_by_one(method)).collect()
 }
 
-/// The setting of the method that commits each row.
+/// The setting for the method that commits each row.
 fn one_by_one(method: Method) -> Option<(String, String)> {
     let value = "off, except for the last commit, which waits for all";
     (method == Method::Insert).then(|| ("synchronous_commit".into(), value.into()))

@@ -1,11 +1,11 @@
-//! The rule of `auto`, fact by fact, without a server.
+//! Tests the rule of `auto`, fact by fact, without a server.
 
 use super::*;
 use crate::facts::{ColumnFacts, TriggerFacts};
 use crate::options::{ColumnSet, InputOptions, RejectOptions, TargetOptions};
 use crate::reject::{Existing, Limit};
 
-/// What the rule looks at; each case changes some of it.
+/// The facts for the rule. Each test changes some of them.
 struct Case {
     input: InputFacts,
     server: ServerFacts,
@@ -15,7 +15,7 @@ struct Case {
 }
 
 impl Case {
-    /// A CSV file for an empty table of the role's own, of these columns.
+    /// A CSV file for an empty table with these columns, which the role owns.
     fn new(types: &[Type]) -> Case {
         let column = |(i, ty): (usize, &Type)| ColumnFacts {
             number: i as i32 + 1,
@@ -109,7 +109,7 @@ fn auto_is_a_rule_over_facts() {
     let cases = [
         (typed(), Method::CopyBinary, "typed"),
         (text(), Method::CopyText, "columns are text"),
-        // votes: binary rows would save less than they cost us.
+        // votes: binary rows would save less time than they cost.
         (Case::new(&[Type::Text, Type::Text, Type::Int4]), Method::CopyText, "columns are text"),
         (
             text().with(|c| c.options.target.force_null = ColumnSet::All),
@@ -134,7 +134,7 @@ fn auto_is_a_rule_over_facts() {
         ),
         (typed().with(|c| c.table.created = true), Method::CopyFresh, ""),
         (typed().with(|c| c.options.target.truncate = true), Method::CopyFresh, ""),
-        // Rows that others may see, or a table that others refer to.
+        // Rows that other sessions may see, or a table that others refer to.
         (typed().with(|c| c.table.empty = false), Method::CopyBinary, ""),
         (
             typed().with(|c| (c.options.target.truncate, c.table.owned) = (true, false)),
@@ -196,7 +196,7 @@ fn chooses(cases: &[(Case, Method, &str)]) {
         assert_eq!(plan.method, *method, "case {i}: {:?}", plan.reason);
         assert!(plan.reason.contains(why), "case {i}: {:?}", plan.reason);
         assert!(!plan.reason.is_empty() && !plan.reason.contains('\n'), "case {i}");
-        // Neither durability nor all or nothing is given away unasked.
+        // Durability and atomicity are not given up without a request.
         assert_eq!((plan.lanes, plan.commits_first()), (1, false), "case {i}");
         assert!(!plan.before.iter().any(|s| s.contains("UNLOGGED")), "case {i}");
     }
@@ -206,7 +206,7 @@ fn chooses(cases: &[(Case, Method, &str)]) {
 fn what_lanes_are() {
     let lanes = || typed().with(|c| c.options.target.method = Method::Lanes);
     assert_eq!((lanes().plan().lanes, lanes().plan().two_phase), (2, false));
-    // The server's other sessions keep half of its connections, unless a number is given.
+    // Half of the server's connections are left to other sessions, unless a number is given.
     let few = |lanes| {
         let case = typed().with(|c| {
             c.options.target.method = Method::Lanes;
@@ -234,7 +234,7 @@ fn what_lanes_are() {
     assert_eq!(apart.plan().lanes, 1);
 }
 
-/// What a method cannot do is an error, not another method.
+/// If a method cannot do something, it is an error. No other method is used.
 #[test]
 fn what_methods_refuse() {
     let refused = |method, change: fn(&mut Case)| {
@@ -279,7 +279,7 @@ fn what_methods_refuse() {
     }
     let inserts = typed().with(|c| c.options.target.method = Method::InsertBatch).with(default);
     assert_eq!(inserts.plan().method, Method::InsertBatch);
-    // The extension's COPY takes binary files as any.
+    // The extension's COPY accepts binary files like all others.
     let binary = typed().with(|c| {
         c.options.target.method = Method::Extension;
         c.options.input.format = FileFormat::Binary;

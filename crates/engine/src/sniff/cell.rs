@@ -1,10 +1,10 @@
-//! What a single value looks like. Wider than the types of `--create`: it also knows forms that
-//! no type is inferred from, such as `28/01/2018` or `1,5`. They show where fields end.
+//! The form of a single value. There are more forms than types for `--create`: also those from
+//! which no type is inferred, such as `28/01/2018` or `1,5`. They show where fields end.
 
-/// The form of a value, blanks around it left out.
+/// The form of a value, without the blanks around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CellKind {
-    /// nothing
+    /// no value
     Empty,
     /// a usual spelling of NULL
     Null,
@@ -19,14 +19,14 @@ pub(super) enum CellKind {
     Date(PartOrder),
     Time,
     Timestamp(PartOrder),
-    /// a UUID, an address of the web or of a person, an amount of money
+    /// a UUID, a web or e-mail address, an amount of money
     Other,
     /// text with digits
     Code,
     Text,
 }
 
-/// What a value may be that no column of numbers takes.
+/// The spelling of a value, if a column of numbers would not accept it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spelling {
     /// a usual spelling of NULL
@@ -37,12 +37,12 @@ pub(crate) enum Spelling {
     Grouped,
     /// `1,234`
     Either,
-    /// a number as the server reads it
+    /// a number in the server's form
     Number,
     Other,
 }
 
-/// How a value is written.
+/// The spelling of a value.
 pub(crate) fn spelling(value: &[u8]) -> Spelling {
     let value = value.trim_ascii();
     let last = value.iter().rposition(|c| matches!(c, b',' | b'.'));
@@ -58,8 +58,8 @@ pub(crate) fn spelling(value: &[u8]) -> Spelling {
     }
 }
 
-/// The order of the parts of a date, with a time of day or without, and whether it has a zone; if
-/// the value is a date.
+/// The order of the parts of a date, with or without a time of day, and whether it has a zone.
+/// `None` if the value is not a date.
 pub(crate) fn moment_of(value: &[u8]) -> Option<(PartOrder, bool)> {
     let value = value.trim_ascii();
     if !value.first()?.is_ascii_digit() {
@@ -76,20 +76,20 @@ pub(crate) fn moment_of(value: &[u8]) -> Option<(PartOrder, bool)> {
     }
 }
 
-/// How the parts of a date follow each other.
+/// The order of the parts of a date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PartOrder {
-    /// the year first
+    /// the year is first
     Year,
-    /// the day first: the first number is above 12
+    /// the day is first: the first number is above 12
     Day,
-    /// the month first: the second number is above 12
+    /// the month is first: the second number is above 12
     Month,
-    /// day and month may both be first
+    /// either the day or the month may be first
     Unknown,
 }
 
-/// Usual spellings of NULL, as they are compared: without regard to case.
+/// The usual spellings of NULL. They are compared without regard to case.
 pub(super) const NULLS: [&str; 10] =
     ["NA", "N/A", "#N/A", "NULL", "\\N", "None", "nil", "NaN", "-", "?"];
 
@@ -105,7 +105,7 @@ impl CellKind {
         if is_null(value) {
             return CellKind::Null;
         }
-        // The usual case: words.
+        // Most values are words.
         if digits == 0 {
             return match value {
                 _ if is_bool(value) => CellKind::Bool,
@@ -124,7 +124,7 @@ impl CellKind {
         CellKind::Code
     }
 
-    /// Whether the value is of a form that says something: neither nothing nor any text.
+    /// Whether the form is specific: not empty and not any text.
     pub(super) fn is_typed(self) -> bool {
         !matches!(self, CellKind::Text | CellKind::Code | CellKind::Empty | CellKind::Null)
     }
@@ -134,7 +134,7 @@ impl CellKind {
         !matches!(self, CellKind::Empty | CellKind::Null)
     }
 
-    /// What values of a column have in common: numbers with and without decimals do.
+    /// The class of a value. For example, numbers with and without decimals are in one class.
     pub(super) fn class(self) -> Class {
         match self {
             CellKind::Empty | CellKind::Null => Class::None,
@@ -198,7 +198,7 @@ fn is_money(value: &[u8]) -> bool {
     rest.is_some_and(|rest| number(rest).is_some())
 }
 
-/// The number that the value is.
+/// The kind of a number, if the value is one.
 fn number(value: &[u8]) -> Option<CellKind> {
     let unsigned = value.strip_prefix(b"-").or_else(|| value.strip_prefix(b"+")).unwrap_or(value);
     if unsigned.iter().all(u8::is_ascii_digit) {
@@ -234,7 +234,7 @@ fn number(value: &[u8]) -> Option<CellKind> {
     }
 }
 
-/// Whether `mark` stands before every three digits of the whole number.
+/// Whether `mark` is before each group of three digits of the whole number.
 fn grouped(mantissa: &[u8], mark: u8) -> bool {
     let other = if mark == b',' { b'.' } else { b',' };
     let end = mantissa.iter().position(|c| *c == other).unwrap_or(mantissa.len());
@@ -245,7 +245,7 @@ fn grouped(mantissa: &[u8], mark: u8) -> bool {
         && !mantissa[end..].contains(&mark)
 }
 
-/// The date, time of day, or both that the value is.
+/// The kind of a date, a time of day or both, if the value is one.
 fn moment(value: &[u8]) -> Option<CellKind> {
     let end = value.iter().position(|c| matches!(c, b' ' | b'T')).unwrap_or(value.len());
     match (date(&value[..end]), value.get(end + 1..)) {

@@ -1,4 +1,4 @@
-//! What each column holds: its type, spellings of NULL, decimal commas, the order of dates.
+//! The content of each column: its type, spellings of NULL, decimal commas, the order of dates.
 
 use super::cell::{is_null, CellKind, Class, PartOrder};
 use super::layout::{form, FileLayout};
@@ -9,21 +9,21 @@ use crate::naming::numbered;
 use crate::options::TargetOptions;
 use pgsluice_core::scan::{self, Eol, Next, Scanner};
 
-/// What the columns say together.
+/// The findings of all columns.
 #[derive(Debug, Default)]
 pub(super) struct Columns {
     pub columns: Vec<DetectedColumn>,
-    /// the one spelling of NULL, if the file has one in columns of other types alone, and why
+    /// the only spelling of NULL, if it is only in columns of other types, with evidence
     pub null: Option<(String, String)>,
-    /// spellings of NULL that may be values, too
+    /// spellings of NULL that may also be values
     pub nulls: Vec<String>,
-    /// `DMY` or `MDY`, and why
+    /// `DMY` or `MDY`, with evidence
     pub date_style: Option<(&'static str, String)>,
-    /// dates whose order nothing shows
+    /// columns of dates whose order is not clear
     pub dates: Vec<String>,
 }
 
-/// Looks at the columns of the table.
+/// Examines the columns of the table.
 pub(super) fn find(
     sample: Sample<'_>,
     reading: &Reading,
@@ -73,11 +73,11 @@ struct Spelling {
     spelling: String,
     line: u64,
     count: u64,
-    /// it is in a column of text, too
+    /// it is also in a column of text
     text: bool,
 }
 
-/// The types that `--create` would give the columns.
+/// The types of the columns that `--create` would choose.
 fn types(sample: Sample<'_>, reading: &Reading, rows: &[&SampleRow]) -> Vec<Guess> {
     let mut inference = Inference::new(&numbered(reading.width), &TargetOptions::new("", ""));
     let mut record = scan::Record::default();
@@ -92,7 +92,7 @@ fn types(sample: Sample<'_>, reading: &Reading, rows: &[&SampleRow]) -> Vec<Gues
     columns.iter().map(|column| column.guess).collect()
 }
 
-/// What is remarkable about a column.
+/// Describes remarkable properties of a column.
 fn describe(
     sample: Sample<'_>,
     reading: &Reading,
@@ -156,7 +156,7 @@ fn plain_type(class: Class) -> Option<&'static str> {
     }
 }
 
-/// The order of day and month.
+/// Finds the order of day and month.
 fn order(found: &mut Columns, name: &str, kinds: impl Iterator<Item = (u64, CellKind)>) {
     let (mut day, mut month, mut unknown) = (None, None, None);
     for (line, kind) in kinds {
@@ -196,7 +196,7 @@ fn order(found: &mut Columns, name: &str, kinds: impl Iterator<Item = (u64, Cell
     }
 }
 
-/// Spellings of NULL in a column.
+/// Collects spellings of NULL in a column.
 fn spellings(
     sample: Sample<'_>,
     reading: &Reading,

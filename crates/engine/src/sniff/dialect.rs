@@ -1,30 +1,30 @@
-//! Which delimiter, quote and escape a sample has: each plausible dialect reads it, and one is
-//! taken only if it fits clearly better than every other.
+//! Finds the delimiter, quote and escape of a sample. Each plausible dialect reads it. One is
+//! chosen only if it fits clearly better than every other.
 
 use super::cell::{CellKind, Class};
 use super::reading::{Reading, SampleRow};
 use super::{counted, option, Doubt, Given, Sample, Setting};
 use pgsluice_core::scan::StrayQuotes;
 
-/// Delimiters that are usual.
+/// The usual delimiters.
 const USUAL: [u8; 6] = [b',', b';', b'\t', b'|', 0x01, 0x1f];
 
-/// Bytes that stand between fields only if there is no usual delimiter: they are frequent
+/// Bytes that are accepted as delimiters only if there is no usual one, because they are frequent
 /// within values.
 const RARE: [u8; 5] = [b' ', b':', b'^', b'~', b'#'];
 
-/// What is said of lines that no delimiter splits.
+/// The remark on lines that no delimiter splits.
 pub(crate) const FIXED_WIDTH: &str =
     "several spaces stand between values: columns of a fixed width are not split";
 
-/// A byte that no text has: with it as the delimiter, each line is one value.
+/// A byte that does not occur in text. With it as the delimiter, each line is one value.
 const ONE_VALUE: u8 = 0x02;
 
-/// The reading that fits, and what speaks against it.
+/// The reading that fits, with its doubts.
 pub(super) struct DialectChoice {
     pub reading: Reading,
     pub doubts: Vec<Doubt>,
-    /// delimiters that were tried as well, and what they would make of the records
+    /// other delimiters that were tried, and the result of each
     pub others: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn choose(sample: Sample<'_>, given: &Given) -> DialectChoice {
     DialectChoice { reading: reading.clone(), doubts, others: others(reading.dialect.delimiter) }
 }
 
-/// The delimiters that may be.
+/// The delimiters to try.
 fn delimiters(sample: Sample<'_>, given: &Given) -> Vec<u8> {
     if let Some(delimiter) = given.delimiter {
         return vec![delimiter];
@@ -71,7 +71,7 @@ fn delimiters(sample: Sample<'_>, given: &Given) -> Vec<u8> {
     all.filter(|d| !taken(*d) && memchr::memchr(*d, sample.bytes).is_some()).collect()
 }
 
-/// What a delimiter would make of the records.
+/// A description of the records with this delimiter.
 fn of(reading: &Reading) -> String {
     format!(
         "'{}' gives {} in {} of {} records",
@@ -86,8 +86,8 @@ fn is_rare(reading: &Reading) -> bool {
     RARE.contains(&reading.dialect.delimiter)
 }
 
-/// Whether the records may be of this dialect. Where most have another number of fields, their
-/// values have to speak for it.
+/// Whether the records may have this dialect. If many records have another number of fields, their
+/// values must support it.
 fn is_plausible(r: &Reading) -> bool {
     let (records, fitting) = (r.records(), r.fitting());
     let enough = fitting > 1 || (records == 1 && !is_rare(r));
@@ -95,19 +95,19 @@ fn is_plausible(r: &Reading) -> bool {
     r.width > 1 && enough && even && r.stray < 0.7 && (!is_rare(r) || r.even >= 0.9)
 }
 
-/// Whether `a` is clearly the better dialect of two that are plausible.
+/// Whether `a` is clearly better than `b`. Both are plausible.
 fn is_better(a: &Reading, b: &Reading) -> bool {
     let usual = !is_rare(a) && is_rare(b);
     let as_even = a.even >= b.even - 0.05;
     let as_typed = a.typed >= b.typed - 0.1;
-    // Quotes that mean something to one dialect alone.
+    // Quotes that have a meaning in only one of the dialects.
     let closes = a.stray + 0.3 <= b.stray && a.even >= b.even - 0.2;
     let types = as_even && a.typed >= b.typed + 0.25;
     let evens = a.even >= b.even + 0.2 && as_typed;
     closes || types || evens || (usual && as_even && as_typed)
 }
 
-/// No dialect, or several. If nothing splits the lines, they are one column.
+/// No dialect is plausible, or several are. If no delimiter splits the lines, they are one column.
 fn unclear(
     sample: Sample<'_>,
     given: &Given,
@@ -138,7 +138,7 @@ fn unclear(
     DialectChoice { reading: first.clone(), doubts: vec![doubt], others: Vec::new() }
 }
 
-/// Whether the lines may as well be one column.
+/// A doubt if the lines may also be one column.
 fn one_column(sample: Sample<'_>, reading: &Reading) -> Option<Doubt> {
     let rare = is_rare(reading);
     let even = reading.even >= 0.98 && reading.width > 2 && reading.records() >= 5;
@@ -155,8 +155,8 @@ fn one_column(sample: Sample<'_>, reading: &Reading) -> Option<Doubt> {
     })
 }
 
-/// Whether the first record has a name for each field: so many columns there are. A delimiter and
-/// a space may stand within one name.
+/// Whether the first record has a name for each field. Then the number of columns is certain: a
+/// name does not contain a delimiter followed by a space.
 fn has_names(sample: Sample<'_>, reading: &Reading) -> bool {
     let Some(first) = reading.rows.iter().find(|row| row.width == reading.width) else {
         return false;
@@ -168,8 +168,8 @@ fn has_names(sample: Sample<'_>, reading: &Reading) -> bool {
         && values.all(|value| value.trim_ascii() == value)
 }
 
-/// Whether `a` explains the other delimiter: the first record has none, and all others stand in
-/// numbers.
+/// Whether `a` explains the other delimiter: the first record does not have it, and elsewhere it
+/// occurs only in numbers.
 fn explains(sample: Sample<'_>, a: &Reading, other: u8) -> bool {
     let first = a.rows.iter().find(|row| !row.is_blank());
     let without = first
@@ -178,8 +178,8 @@ fn explains(sample: Sample<'_>, a: &Reading, other: u8) -> bool {
     without && in_numbers(sample, a, other)
 }
 
-/// Whether the other delimiter stands in numbers alone, as decimal commas do, where `a` splits the
-/// records, nearly all of them alike.
+/// Whether the other delimiter occurs only in numbers, like a decimal comma, and `a` splits nearly
+/// all records evenly.
 fn in_numbers(sample: Sample<'_>, a: &Reading, other: u8) -> bool {
     let has = |bytes: &[u8]| memchr::memchr(other, bytes).is_some();
     let stands = |row: &SampleRow| {
@@ -191,8 +191,8 @@ fn in_numbers(sample: Sample<'_>, a: &Reading, other: u8) -> bool {
     a.even >= 0.98 && rows.all(stands)
 }
 
-/// Whether the lines are rather columns of a fixed width, which no delimiter splits: nearly each
-/// has values with several spaces between them.
+/// A doubt if the lines have columns of a fixed width, which no delimiter splits: nearly all lines
+/// have values with several spaces between them.
 fn aligned(sample: Sample<'_>, reading: &Reading) -> Option<Doubt> {
     let has_gap = |row: &&SampleRow| {
         let line = sample.bytes[row.start..row.end].trim_ascii();
@@ -211,7 +211,7 @@ fn aligned(sample: Sample<'_>, reading: &Reading) -> Option<Doubt> {
     })
 }
 
-/// The reading in which quotes open after spaces, as COPY reads them.
+/// The reading in which quotes may open after spaces, as in COPY.
 fn spaced(
     sample: Sample<'_>,
     delimiter: u8,
@@ -236,7 +236,7 @@ fn spaced(
     Some((reading, given.stray_quotes.is_none().then_some(doubt)))
 }
 
-/// Whether several spaces may be one delimiter.
+/// A doubt if several spaces may be one delimiter.
 fn spaces(reading: &Reading) -> Option<Doubt> {
     let between = |row: &&SampleRow| {
         let seen = row.kinds.iter().zip(&row.quoted);
@@ -278,7 +278,7 @@ fn best_quotes(sample: Sample<'_>, delimiter: u8, given: &Given) -> (Reading, Op
     if fits > 0.2 || (fits > 0.0 && d.quoted == 0 && s.stray == 0.0) {
         return single;
     }
-    // Where many values are in one kind of quotes, the other kind is a part of values.
+    // If many values have one kind of quotes, the other kind is part of values.
     if d.quoted > 10 * s.quoted || fits < -0.2 || (fits < 0.0 && d.quoted == 0) {
         return double;
     }
@@ -294,19 +294,19 @@ fn best_quotes(sample: Sample<'_>, delimiter: u8, given: &Given) -> (Reading, Op
     (double.0, Some(doubt))
 }
 
-/// Whether apostrophes are rather part of words: most fields that begin with one do not end so.
+/// Whether apostrophes are parts of words: most fields that begin with one do not end with one.
 fn is_part_of_text(s: &Reading) -> bool {
     s.quoted < s.rows.iter().filter(|row| row.stray).count() / 2
 }
 
-/// Whether some column is in quotes in every record, the first one included.
+/// Whether some column is quoted in every record, including the first.
 fn is_throughout(s: &Reading) -> bool {
     let rows = || s.rows.iter().filter(|row| row.width == s.width && !row.is_blank());
     let quoted = |i: usize| rows().all(|row| row.quoted.get(i) == Some(&true));
     rows().count() > 2 && (0..s.width).any(quoted)
 }
 
-/// The same with a backslash as the escape, if quotes are written so.
+/// Uses a backslash as the escape instead, if quotes are escaped like that.
 fn with_backslash(sample: Sample<'_>, given: &Given, doubled: Reading) -> (Reading, Option<Doubt>) {
     let (delimiter, quote) = (doubled.dialect.delimiter, doubled.dialect.quote);
     let no_backslash = memchr::memchr(b'\\', sample.bytes).is_none();
@@ -366,7 +366,7 @@ fn stray_rows(reading: &Reading) -> usize {
     reading.rows.iter().filter(|row| row.stray).count()
 }
 
-/// The first line with backslashes in quotes, if all of them come in pairs.
+/// The first line with backslashes in quotes, if all of them are in pairs.
 fn backslashes(sample: Sample<'_>, reading: &Reading) -> Option<u64> {
     let mut first = None;
     for row in reading.rows.iter().filter(|row| row.quoted.contains(&true)) {

@@ -1,37 +1,37 @@
-//! Which lines are the table: what stands before it and after it, and whether its first record is
-//! a header.
+//! Finds the lines of the table: what comes before and after it, and whether its first record is a
+//! header.
 
 use super::cell::{CellKind, Class};
 use super::reading::{Reading, SampleRow};
 use super::{Doubt, Given, Head, Sample, Setting};
 
-/// The most lines that may stand before the table.
+/// The most lines before the table.
 const BEFORE: usize = 50;
 
-/// The most lines that may stand after it.
+/// The most lines after the table.
 const AFTER: usize = 5;
 
-/// A column has a form if this share of its values has it.
+/// A column has a form if at least this share of its values has it.
 const MOST: f64 = 0.9;
 
-/// The table within the sample.
+/// The position of the table in the sample.
 #[derive(Debug)]
 pub(super) struct FileLayout {
-    /// lines before the header, or before the first record
+    /// number of lines before the header, or before the first record
     pub before: u64,
-    /// lines after the last record
+    /// number of lines after the last record
     pub after: u64,
     pub head: Head,
-    /// the first record: an index of the reading's rows
+    /// the first record, as an index of the reading's rows
     pub first: usize,
     /// the row after the last record
     pub end: usize,
-    /// why, for each finding
+    /// evidence for each finding
     pub evidence: Vec<(&'static str, String)>,
     pub doubts: Vec<Doubt>,
 }
 
-/// Finds the table among the rows of a reading.
+/// Finds the table in the rows of a reading.
 pub(super) fn find(sample: Sample<'_>, reading: &Reading, given: &Given) -> FileLayout {
     let rows = &reading.rows;
     let fits = |row: &SampleRow| {
@@ -55,7 +55,7 @@ pub(super) fn find(sample: Sample<'_>, reading: &Reading, given: &Given) -> File
         return layout;
     };
     layout.footer(sample, reading);
-    // A record that has values in many fields is rather a damaged header than a title.
+    // A record with values in many fields is a damaged header, not a title.
     let many = |row: &SampleRow| row.filled > 1 && row.filled * 2 >= reading.width;
     let unfit = rows[..start].iter().rposition(many);
     let top = unfit.unwrap_or(start);
@@ -71,7 +71,7 @@ pub(super) fn find(sample: Sample<'_>, reading: &Reading, given: &Given) -> File
 }
 
 impl FileLayout {
-    /// A first record that does not have the number of fields that the others have.
+    /// Handles a first record with another number of fields than the others.
     fn unfit(&mut self, reading: &Reading, row: &SampleRow, start: usize, given: &Given) {
         self.first = start;
         self.head = Head::Unfit;
@@ -90,7 +90,7 @@ impl FileLayout {
         self.evidence.push(("header", why));
     }
 
-    /// Whether the row `start` is a header.
+    /// Decides whether the row `start` is a header.
     fn header(&mut self, sample: Sample<'_>, reading: &Reading, start: usize, given: &Given) {
         let (head, why) = header(sample, reading, start);
         self.head = match given.header {
@@ -107,7 +107,7 @@ impl FileLayout {
         self.evidence.push(("header", why));
     }
 
-    /// What stands before the table may be a header of another form.
+    /// Adds a doubt if the lines before the table may be a header of another form.
     fn preamble(&mut self, sample: Sample<'_>, reading: &Reading, top: usize, given: &Given) {
         if self.before == 0 {
             return;
@@ -134,7 +134,8 @@ impl FileLayout {
         self.evidence.push(("skip-lines", why));
     }
 
-    /// Lines after the last record: of one value that is not of the form of its column.
+    /// Finds lines after the last record. They have one value, which is not of the form of its
+    /// column.
     fn footer(&mut self, sample: Sample<'_>, reading: &Reading) {
         let rows = &reading.rows;
         let fits = |row: &SampleRow| row.width == reading.width && !row.is_blank();
@@ -144,7 +145,7 @@ impl FileLayout {
         if texts.is_empty() || after.len() > AFTER || reading.width < 2 {
             return;
         }
-        // The first one may be the header.
+        // The first record may be the header.
         let records = rows[..=last].iter().filter(|row| fits(row)).skip(1);
         let class = form(records.map(|row| row.kinds[0]));
         let ended = matches!(sample.bytes.last(), Some(b'\n' | b'\r'));
@@ -172,7 +173,7 @@ impl Class {
     }
 }
 
-/// The form that most values have.
+/// The form of most values.
 pub(super) fn form(kinds: impl Iterator<Item = CellKind>) -> Class {
     let mut counts: Vec<(Class, usize)> = Vec::new();
     for class in kinds.map(CellKind::class).filter(|class| *class != Class::None) {
@@ -190,7 +191,7 @@ pub(super) fn form(kinds: impl Iterator<Item = CellKind>) -> Class {
     }
 }
 
-/// Whether the row is a header, by the forms of what stands below, and why.
+/// Whether the row is a header according to the forms of the values below it, with evidence.
 fn header(sample: Sample<'_>, reading: &Reading, start: usize) -> (Head, String) {
     let row = &reading.rows[start];
     let below: Vec<&SampleRow> = reading.rows[start + 1..]
@@ -212,7 +213,7 @@ fn header(sample: Sample<'_>, reading: &Reading, start: usize) -> (Head, String)
             continue;
         }
         match kind.class() {
-            // Names have digits, too.
+            // Names may also have digits.
             Class::Code if class == Class::Code => {}
             own if own == class => fits.push(i),
             Class::Text if class == Class::Code => weak += 1,
@@ -274,22 +275,22 @@ fn are_distinct(values: &[Vec<u8>]) -> bool {
     values.iter().enumerate().all(|(i, value)| !values[..i].contains(value))
 }
 
-/// Whether a column's first value is in quotes and none of the others is.
+/// Whether the first value of a column is quoted and no other value is.
 fn quoted_alone(first: &SampleRow, below: &[&SampleRow], i: usize) -> bool {
     let quoted = |row: &SampleRow| row.quoted.get(i) == Some(&true);
     quoted(first) && below.len() > 1 && !below.iter().any(|row| quoted(row))
 }
 
-/// Whether the first record lacks only the first value, and the others have it: so programs write
-/// the header of a column of row names.
+/// Whether the first record lacks only the first value, which the others have. Programs write this
+/// as the header of a column of row names.
 fn nameless(first: &SampleRow, below: &[&SampleRow]) -> bool {
     let filled = |row: &SampleRow| row.kinds.first().is_some_and(|kind| *kind != CellKind::Empty);
     first.width > 1 && !filled(first) && below.iter().all(|row| filled(row))
 }
 
-/// Texts of the first record that later ones have in the same columns: the first of these columns,
-/// and the line. One such column may be a coincidence, as `ID` over the codes of countries. A
-/// record that repeats all values is the header again.
+/// Texts of the first record that later records have in the same columns: the first of these
+/// columns, and the line. A single such column may be a coincidence, like `ID` above country codes.
+/// A record that repeats all values is a repeated header.
 fn repeated(
     sample: Sample<'_>,
     reading: &Reading,

@@ -1,8 +1,9 @@
-//! What a file is: delimiter, quote, escape, header, encoding, what stands before and after the
-//! table, and what its columns hold. Pure: the bytes of a sample and what is given say it all.
+//! Detects a file's dialect: delimiter, quote, escape, header, encoding, the lines before and after
+//! the table, and the content of its columns. It is a pure function of the bytes of a sample and
+//! the settings given.
 //!
-//! Each finding has evidence in lines of the file. What the sample does not decide is a
-//! [`Doubt`] with the options that would decide it; nothing is guessed.
+//! Each finding has evidence in lines of the file. If the sample does not decide a property, there
+//! is a [`Doubt`] with the options that would decide it. Nothing is guessed.
 
 mod cell;
 mod columns;
@@ -21,7 +22,7 @@ pub use crate::input::{other_content, peek, Peek};
 pub(crate) use cell::{moment_of, spelling, PartOrder, Spelling};
 pub(crate) use dialect::FIXED_WIDTH;
 
-/// What the user has said already.
+/// The settings that the user has given.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
     /// the delimiter
@@ -34,30 +35,30 @@ pub struct Given {
     pub header: Option<bool>,
     /// the encoding is given
     pub encoding: bool,
-    /// how stray quotes are read
+    /// the meaning of stray quotes
     pub stray_quotes: Option<StrayQuotes>,
-    /// lines that are passed over before anything else; 0 if that is not given
+    /// number of lines to skip before anything else; 0 if not given
     pub skip_lines: u64,
 }
 
-/// The bytes that are looked at.
+/// The bytes of the sample.
 #[derive(Clone, Copy, Debug)]
 struct Sample<'a> {
     bytes: &'a [u8],
-    /// they are all that there is
+    /// true if they are the whole file
     whole: bool,
-    /// how many lines of the file precede them
+    /// number of lines of the file before them
     before: u64,
 }
 
 impl Sample<'_> {
-    /// The line of a byte.
+    /// The line of the byte at `at`.
     fn line_of(&self, at: usize) -> u64 {
         let end = line_end(self.bytes, Eol::Unknown);
         self.before + 1 + memchr::memchr_iter(end, &self.bytes[..at]).count() as u64
     }
 
-    /// The same without its first lines, and without the line of Excel that names a delimiter.
+    /// The sample without its first lines, and without Excel's line that names a delimiter.
     fn after(self, skip_lines: u64, given: &mut Given) -> Self {
         let mut sample = self;
         if let Some((delimiter, length)) = excel_delimiter(self.bytes) {
@@ -77,25 +78,25 @@ impl Sample<'_> {
     }
 }
 
-/// What the first record is.
+/// The kind of the first record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
-    /// names of the columns
+    /// it has the names of the columns
     Names,
-    /// a record as the others
+    /// it is a record like the others
     None,
-    /// it has another number of fields than the records: a damaged header
+    /// it has another number of fields than the others: a damaged header
     Unfit,
-    /// one or the other
+    /// it may be a header or a record
     Unknown,
 }
 
-/// What the sample does not decide.
+/// A property that the sample does not decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doubt {
     /// the property
     pub what: &'static str,
-    /// what speaks for which
+    /// the evidence for each candidate
     pub why: String,
     /// options that decide it
     pub candidates: Vec<Setting>,
@@ -106,7 +107,7 @@ pub struct Doubt {
 pub struct Setting(pub &'static str, pub String);
 
 impl Setting {
-    /// As it is given.
+    /// The setting as the user gives it.
     pub fn text(&self) -> Text {
         let name = Text::setting(self.0);
         match (self.0, self.1.as_str()) {
@@ -121,71 +122,71 @@ impl Setting {
     }
 }
 
-/// A column.
+/// A detected column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DetectedColumn {
-    /// from the header, or c1 and so on
+    /// the name from the header, or c1 and so on
     pub name: String,
-    /// the type that `--create` gives it
+    /// the type that `--create` gives the column
     pub sql: &'static str,
-    /// what is remarkable, or nothing
+    /// remarkable properties; empty if there are none
     pub why: String,
-    /// a type that fits most of its values, or all in another spelling
+    /// a type for most of its values, or for all of them in another spelling
     pub also: Option<&'static str>,
 }
 
-/// What was found.
+/// The detected dialect.
 #[derive(Clone, Debug)]
 pub struct Detected {
-    /// between fields
+    /// the delimiter
     pub delimiter: u8,
-    /// around values
+    /// the quote
     pub quote: u8,
-    /// before a quote within quotes
+    /// the escape
     pub escape: u8,
-    /// what the first record is
+    /// the kind of the first record
     pub head: Head,
     /// lines before the header
     pub skip_lines: u64,
     /// lines after the last record
     pub skip_footer: u64,
-    /// the bytes are UTF-8
+    /// true if the bytes are UTF-8
     pub utf8: bool,
-    /// how lines end
+    /// the line end
     pub eol: &'static str,
-    /// the spelling of NULL, if there is one that is nothing else
+    /// the spelling of NULL, if it has no other meaning
     pub null: Option<String>,
-    /// the order of dates, if some value shows it and none contradicts
+    /// the order of dates, if some value shows it and no value contradicts it
     pub date_style: Option<&'static str>,
     /// some records have stray quotes
     pub strays: bool,
-    /// lines among the records begin with `#` and are none
+    /// some lines among the records begin with `#` and are not records
     pub comments: bool,
     /// the columns
     pub columns: Vec<DetectedColumn>,
-    /// records looked at
+    /// number of records in the sample
     pub records: usize,
-    /// these are all that there are
+    /// true if these are all records
     pub whole: bool,
-    /// by the property's name: why
+    /// evidence by name of the property
     pub evidence: Vec<(&'static str, String)>,
-    /// what is not decided
+    /// the properties that are not decided
     pub doubts: Vec<Doubt>,
 }
 
 impl Detected {
-    /// Why a property is what it is.
+    /// The evidence for a property.
     pub fn why(&self, property: &str) -> Option<&str> {
         self.evidence.iter().find(|(name, _)| *name == property).map(|(_, why)| why.as_str())
     }
 }
 
-/// A number of things.
+/// A number with a noun.
 pub fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// A byte as an option takes it.
+/// A byte in the form of an option's value.
 pub fn option(byte: u8) -> String {
     match byte {
         b'\t' => "\\t".into(),
@@ -194,10 +195,10 @@ pub fn option(byte: u8) -> String {
     }
 }
 
-/// Finds what a file is by the bytes that it begins with, which may be all. A byte order mark is
-/// not among them.
+/// Detects the dialect of a file from its first bytes, which may be all. They must not include a
+/// byte order mark.
 pub fn sniff(sample: &[u8], whole: bool, given: &Given) -> Detected {
-    // The last line may be cut anywhere.
+    // The last line may be incomplete.
     let end = match memchr::memrchr2(b'\n', b'\r', sample) {
         Some(at) if !whole => at + 1,
         _ => sample.len(),
@@ -254,7 +255,7 @@ pub fn sniff(sample: &[u8], whole: bool, given: &Given) -> Detected {
     detected
 }
 
-/// One doubt for each property, with all that speaks for it.
+/// One doubt for each property, with all the evidence.
 fn merged(doubts: Vec<Doubt>) -> Vec<Doubt> {
     let mut all: Vec<Doubt> = Vec::new();
     for doubt in doubts {
@@ -273,7 +274,7 @@ fn merged(doubts: Vec<Doubt>) -> Vec<Doubt> {
 }
 
 impl Detected {
-    /// What shows delimiter, quote and escape.
+    /// Adds the evidence for delimiter, quote and escape.
     fn dialect_evidence(
         &mut self,
         sample: Sample<'_>,
@@ -322,7 +323,7 @@ impl Detected {
         }
     }
 
-    /// Whether lines among the records begin with `#`, and no record does.
+    /// Whether lines among the records begin with `#`, but no record does.
     fn comments(&mut self, sample: Sample<'_>, reading: &reading::Reading, of: Range<usize>) {
         let begins = |row: &&reading::SampleRow| sample.bytes[row.start..row.end].starts_with(b"#");
         let rows = reading.rows[of].iter().filter(begins);
@@ -335,7 +336,7 @@ impl Detected {
         }
     }
 
-    /// Whether the bytes are UTF-8. Which other encoding they have, they do not say.
+    /// Checks whether the bytes are UTF-8. The bytes do not show which other encoding they have.
     fn encoding(&mut self, sample: Sample<'_>, given: &Given) {
         let bytes = sample.bytes;
         if bytes.is_ascii() {
@@ -344,7 +345,7 @@ impl Detected {
         }
         let bad = match valid_utf8(bytes) {
             Ok(()) => None,
-            // A character that is cut at the end of the sample.
+            // The sample ends within a character.
             Err(bad) if !sample.whole && bad.offset + 4 > bytes.len() => None,
             Err(bad) => Some(bad.offset),
         };

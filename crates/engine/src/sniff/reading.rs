@@ -1,42 +1,42 @@
-//! A sample as one dialect reads it: the records, what their values look like, and how well the
+//! A sample in the reading of one dialect: the records, the forms of their values, and how well the
 //! dialect fits.
 
 use super::cell::CellKind;
 use super::Sample;
 use pgsluice_core::scan::{self, Dialect, Eol, Next, Scanner, StrayQuotes};
 
-/// The most records that are looked at to find the dialect.
+/// The most records that are read to find the dialect.
 const RECORDS: usize = 2000;
 
-/// The most fields of a record whose values are looked at.
+/// The most fields of a record whose values are examined.
 const FIELDS: usize = 2000;
 
-/// The most values that are looked at for that.
+/// The most values that are read to find the dialect.
 const VALUES: usize = 400_000;
 
-/// So many records and values are looked at.
+/// Limits for records and values.
 const SOME: (usize, usize) = (RECORDS, VALUES);
 const ALL: (usize, usize) = (usize::MAX, usize::MAX);
 
-/// One record.
+/// One record of the sample.
 #[derive(Clone, Debug)]
 pub(super) struct SampleRow {
     /// its first line, from 1
     pub line: u64,
     /// its last line
     pub last: u64,
-    /// where it begins and ends in the sample
+    /// its start and end in the sample
     pub start: usize,
     pub end: usize,
-    /// how many fields it has
+    /// number of its fields
     pub width: usize,
-    /// how many of these have a value
+    /// number of its fields that have a value
     pub filled: usize,
     /// it has stray quotes
     pub stray: bool,
-    /// what its values look like
+    /// the forms of its values
     pub kinds: Vec<CellKind>,
-    /// which of its fields are in quotes
+    /// whether each field is quoted
     pub quoted: Vec<bool>,
 }
 
@@ -46,40 +46,41 @@ impl SampleRow {
         self.width == 1 && self.filled == 0
     }
 
-    /// What a value looks like; fields beyond those that are looked at are taken for empty.
+    /// The form of a value. Fields beyond those examined count as empty.
     pub fn kind(&self, i: usize) -> CellKind {
         self.kinds.get(i).copied().unwrap_or(CellKind::Empty)
     }
 }
 
-/// The sample, read.
+/// The sample in the reading of one dialect.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     pub dialect: Dialect,
     pub rows: Vec<SampleRow>,
-    /// the rows are all that there is
+    /// true if the rows are the whole file
     pub whole: bool,
     /// the number of fields that most records have
     pub width: usize,
-    /// what share of the records from the first one with that number to the last one has it
+    /// of the records from the first to the last one with that number, the share that has it
     pub even: f64,
-    /// what share of the values of these records is of a form that says something
+    /// of the values of these records, the share that has a specific form
     pub typed: f64,
-    /// what share of the records has stray quotes
+    /// the share of the records that have stray quotes
     pub stray: f64,
-    /// how many fields are in quotes
+    /// number of quoted fields
     pub quoted: usize,
 }
 
 impl Reading {
-    /// Reads the sample.
+    /// Reads a limited part of the sample.
     pub fn of(sample: Sample<'_>, delimiter: u8, quote: u8, escape: u8) -> Reading {
         let stray_quotes = StrayQuotes::Literal;
         let dialect = Dialect { delimiter, quote, escape, stray_quotes, ..Dialect::csv() };
         Reading::by(sample, dialect, SOME)
     }
 
-    /// With all records, if the sample is all that there is: a footer comes after the last of them.
+    /// Reads all records if the sample is the whole file, because a footer comes after the last
+    /// record.
     pub fn entire(self, sample: Sample<'_>) -> Reading {
         if self.whole || !sample.whole || self.dialect.stray_quotes != StrayQuotes::Literal {
             return self;
@@ -87,8 +88,8 @@ impl Reading {
         Reading::by(sample, self.dialect, ALL)
     }
 
-    /// Reads the sample as COPY does, if all quotes that open do so at the start of a field or
-    /// after spaces there, and some after spaces.
+    /// Reads the sample as COPY does. `None` unless all opening quotes are at the start of a field
+    /// or after spaces there, and some are after spaces.
     pub fn spaced(sample: Sample<'_>, delimiter: u8, quote: u8) -> Option<Reading> {
         memchr::memmem::find(sample.bytes, &[delimiter, b' ', quote])?;
         let stray_quotes = StrayQuotes::Copy;
@@ -109,7 +110,7 @@ impl Reading {
         let length = sample.bytes.len();
         let (mut rows, mut covered) = rows(sample, sample.whole, &dialect, most);
         if !sample.whole && rows.len() < RECORDS / 2 && covered < length / 2 {
-            // A quote that nothing closes hides the rest. Read on as if the data ended here.
+            // An unclosed quote hides the rest. Read again as if the data ended here.
             (rows, covered) = self::rows(sample, true, &dialect, most);
             rows.pop();
         }
@@ -136,7 +137,7 @@ impl Reading {
                 None => counts.push((row.width, 1)),
             }
         }
-        // Of numbers that are as frequent the one that comes first.
+        // Of equally frequent numbers, take the one that occurs first.
         let most = counts.iter().map(|(_, count)| *count).max().unwrap_or_default();
         let width = counts.iter().find(|(_, count)| *count == most).map_or(0, |(width, _)| *width);
         let first = full.iter().position(|row| row.width == width).unwrap_or_default();
@@ -156,12 +157,12 @@ impl Reading {
         (self.stray, self.quoted) = (stray, quoted);
     }
 
-    /// How many records have the usual number of fields.
+    /// The number of records with the usual number of fields.
     pub fn fitting(&self) -> usize {
         self.rows.iter().filter(|row| row.width == self.width && !row.is_blank()).count()
     }
 
-    /// How many records there are, empty lines left out.
+    /// The number of records, without empty lines.
     pub fn records(&self) -> usize {
         self.rows.iter().filter(|row| !row.is_blank()).count()
     }
@@ -180,8 +181,8 @@ impl Reading {
     }
 }
 
-/// Whether each quote of a record opens at the start of its field, or after spaces there, and ends
-/// the field but for spaces.
+/// Whether each quote of a record opens at the start of its field, or after spaces there, and only
+/// spaces follow its closing quote.
 fn opens_after_spaces(record: &[u8], delimiter: u8, quote: u8) -> bool {
     let (mut open, mut last, mut before) = (false, delimiter, delimiter);
     for &byte in record {
@@ -201,7 +202,7 @@ fn opens_after_spaces(record: &[u8], delimiter: u8, quote: u8) -> bool {
     !open
 }
 
-/// The records, and how many bytes they are.
+/// Reads the records. Returns them and the number of their bytes.
 fn rows(
     sample: Sample<'_>,
     last: bool,
@@ -217,7 +218,7 @@ fn rows(
             Ok(Next::Record) => {}
             Ok(_) => break,
             Err(_) => match scanner.skip_record() {
-                // A line end of the wrong kind: a record that is no record of this dialect.
+                // A line end of the wrong kind: the record does not fit this dialect.
                 Some((from, to)) if from < to => {
                     let (kinds, quoted) = (Vec::new(), Vec::new());
                     let last = sample.before + scanner.lines();

@@ -1,8 +1,8 @@
-//! A range of a file as a source: several machines load a file together.
+//! A range of a file as a source, with which several machines load one file together.
 //!
-//! What precedes the first record of the file (a byte order mark, a header) comes before the range,
-//! so that it is read as it is at the start of the file. Where the range begins and ends is known from
-//! a pass over the whole file: records do so there, whatever is quoted.
+//! The bytes before the first record of the file (a byte order mark, a header) precede the range,
+//! so they are read as at the start of the file. The start and the end of the range are known from
+//! a pass over the whole file: they are boundaries of records, also with quoted line ends.
 
 use super::{Opened, Source, Version, VersionOf};
 use pgsluice_core::scan::Eol;
@@ -10,20 +10,20 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A range of a file that is not compressed.
+/// A range of an uncompressed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// how many bytes precede the first record of the file
+    /// number of bytes before the first record of the file
     pub head: u64,
     /// the first byte of the range
     pub start: u64,
-    /// the one after its last; `None` for the end of the file
+    /// the byte after its last; `None` for the end of the file
     pub end: Option<u64>,
-    /// records of the file before the range
+    /// number of records of the file before the range
     pub records: u64,
-    /// lines before it, the header counted
+    /// number of lines before the range, including the header
     pub lines: u64,
-    /// what lines end with, as far as it is known before the range
+    /// the line end, if it is known before the range
     pub eol: Eol,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct SpanSource {
 }
 
 impl SpanSource {
-    /// How many bytes it gives of a source with this many.
+    /// The number of bytes of this range, for a source of `length` bytes.
     fn bytes_of(&self, length: u64) -> u64 {
         let Span { head, start, end, .. } = self.span;
         head + end.unwrap_or(length).saturating_sub(start)
@@ -69,7 +69,7 @@ impl Source for SpanSource {
         let own = self.bytes_of(whole);
         let of_range = move || {
             let now = version()?;
-            // As many more or fewer as the file has.
+            // Add the difference by which the file's length has changed.
             let length = own.wrapping_add(now.length).wrapping_sub(whole);
             Ok(Version { length, ..now })
         };

@@ -1,5 +1,5 @@
-//! `pgsluice server start --nodes N`: a coordinator and nodes, each a server of its own in one
-//! folder, and a table whose partitions by hash are on the nodes.
+//! `pgsluice server start --nodes N`: a coordinator and nodes, each a separate server in one
+//! folder, and a table whose hash partitions are on the nodes.
 
 use crate::failure::Failure;
 use crate::sample_data::SampleTable;
@@ -9,10 +9,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What every server of a cluster needs, for loads that commit together.
+/// The setting that every server of a cluster needs for loads that commit on all nodes together.
 const SETTING: (&str, &str) = ("max_prepared_transactions", "16");
 
-/// The folders of the nodes that a server's folder has.
+/// The folders of the nodes in a server's folder.
 pub(super) fn nodes_in(dir: &Path) -> Vec<PathBuf> {
     (1..).map(|node| node_dir(dir, node)).take_while(|dir| dir.is_dir()).collect()
 }
@@ -21,7 +21,11 @@ fn node_dir(dir: &Path, node: usize) -> PathBuf {
     dir.join(format!("node{node}"))
 }
 
-/// How many nodes are to be started: those that there are, or as many as are asked for.
+/// The number of nodes to start: the existing ones, or as many as requested.
+///
+/// # Errors
+///
+/// There are nodes already, but not as many as requested.
 pub(super) fn number(dir: &Path, asked: Option<u16>) -> Result<usize, Failure> {
     let there = nodes_in(dir).len();
     match asked.map(usize::from) {
@@ -33,14 +37,14 @@ pub(super) fn number(dir: &Path, asked: Option<u16>) -> Result<usize, Failure> {
     }
 }
 
-/// Adds what a server of a cluster needs, unless it is set.
+/// Adds the setting for a cluster, unless it is given.
 pub(super) fn add_setting(options: &mut ServerOptions) {
     if options.settings.iter().all(|(name, _)| name != SETTING.0) {
         options.settings.push((SETTING.0.into(), SETTING.1.into()));
     }
 }
 
-/// Starts the nodes that do not run.
+/// Starts the nodes that are not running.
 pub(super) fn start_nodes(
     dir: &Path,
     number: usize,
@@ -56,7 +60,7 @@ pub(super) fn start_nodes(
     (1..=number).map(node).collect()
 }
 
-/// Makes the tables, where they are missing, and tells the coordinator where the nodes are.
+/// Creates the tables if they are missing, and the foreign servers on the coordinator.
 pub(super) fn connect(coordinator: &Server, nodes: &[Server]) -> Result<(), Failure> {
     let ddl = SampleTable::Lineitem.ddl().replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS");
     let table = ddl.trim_end().trim_end_matches(';');
@@ -67,7 +71,8 @@ pub(super) fn connect(coordinator: &Server, nodes: &[Server]) -> Result<(), Fail
         run(node, &ddl)?;
         let name = format!("node{}", i + 1);
         let host = node.socket_dir().to_string_lossy().replace('\'', "''");
-        // Writing to a string cannot fail. The folder may have been moved.
+        // Writing to a string cannot fail. Set the host again, because the folder may have been
+        // moved.
         let _ = write!(
             sql,
             "CREATE SERVER IF NOT EXISTS {name} FOREIGN DATA WRAPPER postgres_fdw \
@@ -90,7 +95,7 @@ pub(super) fn connect(coordinator: &Server, nodes: &[Server]) -> Result<(), Fail
     run(coordinator, &sql)
 }
 
-/// Stops the servers of a folder; false if none runs.
+/// Stops all servers in a folder. Returns false if none runs.
 pub(super) fn stop(dir: &Path, mode: StopMode) -> Result<bool, Failure> {
     let mut any = false;
     for dir in [dir.to_owned()].into_iter().chain(nodes_in(dir)) {
@@ -102,7 +107,7 @@ pub(super) fn stop(dir: &Path, mode: StopMode) -> Result<bool, Failure> {
     Ok(any)
 }
 
-/// Runs statements in one transaction, by the server's own psql.
+/// Runs statements in one transaction, with the server's own psql.
 fn run(server: &Server, sql: &str) -> Result<(), Failure> {
     let psql = server.installation().program("psql");
     let failed = |what: String| {
@@ -119,7 +124,7 @@ fn run(server: &Server, sql: &str) -> Result<(), Failure> {
         .spawn()
         .map_err(|e| failed(format!("{}: {e}", psql.display())))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // What it did not read, its own message is about.
+        // If psql stops reading, it has printed an error message, which is reported below.
         let _ = stdin.write_all(sql.as_bytes());
     }
     let output = child.wait_with_output().map_err(|e| failed(e.to_string()))?;

@@ -1,9 +1,9 @@
-//! Rows in PostgreSQL's heap form: tuples as `heap_form_tuple` would make them.
+//! Rows in PostgreSQL's heap form: tuples as `heap_form_tuple` would form them.
 //!
-//! Sources: `heap_form_tuple`, `heap_compute_data_size` and `fill_val` of
-//! `src/backend/access/common/heaptuple.c`; each value's form is that of its
-//! type's struct in `src/include/utils/`. Padding is zero. The fields that
-//! `heap_prepare_insert` sets (xmin, cmin, ctid, xmax) are left zero.
+//! The sources are `heap_form_tuple`, `heap_compute_data_size` and `fill_val` of
+//! `src/backend/access/common/heaptuple.c`. The form of each value is that of its type's struct in
+//! `src/include/utils/`. Padding is zero. The fields that `heap_prepare_insert` sets (xmin, cmin,
+//! ctid, xmax) are left zero.
 
 mod pages;
 #[cfg(test)]
@@ -17,7 +17,7 @@ use crate::types::jsonb::JsonbBuilder;
 pub use pages::HeapPages;
 use values::Elements;
 
-/// What the sink knows of one attribute of the relation.
+/// The properties of one attribute of the relation that the sink uses.
 #[derive(Debug, PartialEq, Eq)]
 pub struct HeapColumn {
     /// `attlen`: bytes of a fixed-width type, -1 for varlena
@@ -26,73 +26,73 @@ pub struct HeapColumn {
     pub align: u8,
     /// the varlena may have a one-byte header: `attstorage` is not plain
     pub packable: bool,
-    /// of an array type: its elements' `typalign` in bytes
+    /// `typalign` in bytes of the elements of an array type
     pub element_align: u8,
-    /// the value for [`RowSink::given`], `None` for one that is filled in later
+    /// the value for [`RowSink::given`]; `None` if it is filled in later
     pub given: Option<Vec<u8>>,
 }
 
 /// One tuple in the sink's memory.
 ///
-/// Words in this order, which is not that of the caller's rows: each is read for every row just after
-/// it was written, and a load that takes two of them at once waits until both have left the
-/// processor for its cache.
+/// The order of the fields differs from that in the caller's rows. For every row, each field is
+/// read just after it is written. A load of two fields at once would wait until both writes have
+/// reached the processor's cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Formed {
     /// `t_len`
     pub len: usize,
-    /// where it begins; a multiple of 8
+    /// its start; a multiple of 8
     pub offset: usize,
-    /// where the value lies that is to be filled in, from the tuple's start; 0 for none
+    /// offset in the tuple of the value to be filled in; 0 for none
     pub blank: usize,
-    /// how many values the server has to read
+    /// number of values that the server must read
     pub asks: usize,
 }
 
-/// A value that the server has to read: the tuple has NULL in its place.
+/// A value that the server must read. The tuple has NULL in its place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Ask {
-    /// where the text begins in the sink's memory; a NUL follows it
+    /// the start of the text in the sink's memory; a NUL follows the text
     pub offset: u32,
     /// its length in bytes
     pub len: u32,
     /// the column's index
     pub column: u32,
-    /// the index of its tuple among those that this sink has formed
+    /// the index of its tuple among the tuples of this sink
     pub row: u32,
 }
 
-/// Memory of a [`HeapSink`] that outlives it.
+/// Memory of a [`HeapSink`] that outlives the sink.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    /// an array in the making; does not grow beyond its capacity
+    /// an unfinished array; does not grow beyond its capacity
     pub array: Vec<u8>,
-    /// `jsonb` values; grows within bounds of its own, and fallibly
+    /// `jsonb` values; grows fallibly, up to its own limit
     pub jsonb: JsonbBuilder,
 }
 
-/// Forms tuples in memory that the caller gave. It never grows: for a row that does not fit,
-/// [`formed`](Self::formed) is `None` after its end, and the next row takes its place.
+/// Forms tuples in memory that the caller provides, which never grows. If a row does not fit,
+/// [`formed`](Self::formed) is `None` after its end, and the next row overwrites it.
 #[derive(Debug)]
 pub struct HeapSink<'a> {
     columns: &'a [HeapColumn],
     out: &'a mut [u8],
-    /// where the texts of `asks` begin: they fill `out` from its end
+    /// the start of the texts of `asks`, which fill `out` from its end
     tail: usize,
     asks: &'a mut [Ask],
-    /// how many asks belong to rows that were ended
+    /// number of asks of the finished rows
     asked: usize,
-    /// how many rows were formed
+    /// number of rows that were formed
     rows: u32,
-    /// how many asks there are, those of the row that was begun included
+    /// number of all asks, including those of the unfinished row
     asking: usize,
     scratch: &'a mut Scratch,
-    /// where the row begins
+    /// the start of the row
     start: usize,
-    /// where its values begin
+    /// the start of its values
     data: usize,
-    /// where the next value goes
+    /// the position of the next value
     at: usize,
     column: usize,
     infomask: u16,
@@ -104,9 +104,9 @@ pub struct HeapSink<'a> {
 }
 
 impl<'a> HeapSink<'a> {
-    /// A sink for rows of `columns` into `out`, from `at` on, a multiple of 8.
-    /// `asks` is room for the values that the server has to read, a row with which
-    /// is refused if there is none; `scratch` holds arrays and `jsonb` in the making.
+    /// A sink for rows of `columns` into `out`, from `at` on, which must be a multiple of 8. `asks`
+    /// is room for the values that the server must read. If it is empty, a row with such a value is
+    /// refused. `scratch` holds unfinished arrays and `jsonb` values.
     pub fn new(
         columns: &'a [HeapColumn],
         out: &'a mut [u8],
@@ -136,19 +136,19 @@ impl<'a> HeapSink<'a> {
         }
     }
 
-    /// The tuple that was ended last; `None` where it did not fit.
+    /// The last finished tuple; `None` if it did not fit.
     #[inline]
     pub fn formed(&self) -> Option<Formed> {
         self.formed
     }
 
-    /// Where the next tuple will begin.
+    /// The start of the next tuple.
     pub fn position(&self) -> usize {
         self.start
     }
 
-    /// Writes the header and the padding behind the tuple, and notes it in `formed`, word by word
-    /// where it stays (see [`Formed`]).
+    /// Writes the header of the tuple and the padding after it, and records it in `formed`, field
+    /// by field and in place (see [`Formed`]).
     #[inline]
     fn finish(&mut self) {
         debug_assert_eq!(self.column, self.columns.len());
@@ -184,7 +184,7 @@ impl<'a> HeapSink<'a> {
         self.rows += 1;
     }
 
-    /// The asks of a row that was begun and not ended.
+    /// Removes the asks of the unfinished row.
     #[inline]
     fn forget_asks(&mut self) {
         for ask in &self.asks[self.asked..self.asking] {
@@ -193,8 +193,8 @@ impl<'a> HeapSink<'a> {
         self.asking = self.asked;
     }
 
-    /// Moves the values away from the header if the NULL bitmap needs more
-    /// than the one byte that is there anyway.
+    /// Moves the values away from the header, if the NULL bitmap needs more than the one byte that
+    /// every header has room for.
     fn make_room_for_nulls(&mut self, natts: usize) {
         let data = self.start + null_hoff(natts);
         let by = data - self.data;
@@ -210,10 +210,10 @@ impl<'a> HeapSink<'a> {
         self.at += by;
     }
 
-    /// `len` bytes for the next value, aligned by zeros; `None` where they do not fit.
+    /// Allocates `len` bytes for the next value, aligned by zeros; `None` if they do not fit.
     #[inline(always)]
     fn room(&mut self, len: usize, to: usize) -> Option<&mut [u8]> {
-        // Aligned from the values' start, which is itself a multiple of 8.
+        // This is relative to the start of the values, which is itself a multiple of 8.
         let from = align(self.at, to);
         let end = from + len;
         if end > self.tail {
@@ -240,7 +240,7 @@ impl<'a> HeapSink<'a> {
         }
     }
 
-    /// A varlena whose payload is `head` and then `body`.
+    /// Writes a varlena whose payload is `head`, then `body`.
     #[inline(always)]
     fn varlena(&mut self, head: &[u8], body: &[u8]) {
         if let Some(array) = &mut self.array {
@@ -334,7 +334,7 @@ impl RowSink for HeapSink<'_> {
         }
         if self.asking == self.asks.len() || self.at + text.len() + 1 > self.tail {
             self.overflow = true;
-            self.null(); // the next value is the next column's all the same
+            self.null(); // so that the next value is for the next column
             return Ok(());
         }
         self.tail -= text.len() + 1;

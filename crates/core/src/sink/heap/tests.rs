@@ -5,7 +5,7 @@ fn column(len: i16, align: u8) -> HeapColumn {
     HeapColumn { len, align, packable: true, element_align: 4, given: None }
 }
 
-/// What `heap_page_items` of pageinspect shows for
+/// The output of `heap_page_items` of pageinspect for
 /// `CREATE TABLE t (a int, b text, c bigint); INSERT INTO t VALUES (1, 'xy', NULL), (2, NULL, 3)`.
 #[test]
 fn tuples_are_as_the_server_forms_them() {
@@ -129,7 +129,7 @@ fn an_array_that_does_not_fit_makes_no_tuple() {
     assert_eq!(scratch.array.capacity(), 64);
 }
 
-/// Room for arrays of `array` bytes.
+/// Scratch memory for arrays of `array` bytes.
 fn scratch(array: usize) -> Scratch {
     Scratch { array: Vec::with_capacity(array), ..Scratch::default() }
 }
@@ -146,7 +146,8 @@ fn jsonb_is_formed_and_what_is_not_json_leaves_nothing() {
     sink.begin();
     assert_eq!(sink.put_jsonb(b"{\"a\": 1}"), Ok(()));
     sink.end();
-    // One byte of header; one pair; a key of one byte at its end; a number of 8 bytes after 3 of padding.
+    // A header of one byte; one pair; a key of one byte at its end; 3 bytes of padding and a number
+    // of 8 bytes.
     let words = [0x2000_0001, 0x8000_0001, 0x1000_000b_u32];
     let mut expected = vec![(1 + 24) << 1 | 1];
     expected.extend(words.iter().flat_map(|w| w.to_le_bytes()));
@@ -171,7 +172,8 @@ fn padding_is_written_and_what_cannot_fit_takes_no_memory() {
     assert!(out[32 + 29..][..300].iter().all(|c| *c == b' '));
 }
 
-/// Rows of one `text` column of these lengths, packed; gives the pages' rows and each row's place.
+/// Packs rows of one `text` column of these lengths. Returns the memory, the pages and each row's
+/// position.
 fn packed(lengths: &[usize], reserve: usize) -> (Vec<u8>, HeapPages, Vec<Formed>) {
     let columns = [column(-1, 4)];
     let mut out = vec![0xaa; 40 * SIZE];
@@ -188,7 +190,7 @@ fn packed(lengths: &[usize], reserve: usize) -> (Vec<u8>, HeapPages, Vec<Formed>
     (out, pages, places)
 }
 
-/// What `page_header` and `heap_page_items` of pageinspect show for
+/// The output of `page_header` and `heap_page_items` of pageinspect for
 /// `INSERT INTO t SELECT repeat('z', 60) FROM generate_series(1, 300)` into a new table.
 #[test]
 fn pages_are_filled_as_the_server_fills_them() {

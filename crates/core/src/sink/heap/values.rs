@@ -1,4 +1,4 @@
-//! Values whose heap form takes more than their bytes.
+//! Values whose heap form is more than their bytes.
 
 use super::HeapSink;
 use crate::memory::Fallible;
@@ -6,8 +6,8 @@ use crate::page::tuple::{self, align};
 use crate::sink::ArrayHead;
 use crate::types::numeric::MOST_STORED;
 
-/// An array in the making: `ArrayType` of `src/include/utils/array.h` without
-/// its varlena header, as `construct_md_array` lays it out.
+/// An unfinished array: `ArrayType` of `src/include/utils/array.h` without its varlena header, in
+/// the layout of `construct_md_array`.
 #[derive(Debug)]
 pub(super) struct Elements {
     align: usize,
@@ -45,17 +45,17 @@ impl Elements {
         Elements { align, next: 0, bitmap, full: false }
     }
 
-    /// NULL.
+    /// Adds a NULL.
     pub(super) fn null(&mut self) {
         self.next += 1;
     }
 
-    /// One element of `head` and then `body`; whether it fitted.
+    /// Adds one element: `head`, then `body`. Returns whether it fitted.
     pub(super) fn element(&mut self, out: &mut Vec<u8>, head: &[u8], body: &[u8]) -> bool {
         self.put(out, head, body, 0)
     }
 
-    /// One varlena element: within arrays they keep their long headers.
+    /// Adds one varlena element. Within arrays, varlenas keep their long headers.
     pub(super) fn varlena(&mut self, out: &mut Vec<u8>, head: &[u8], body: &[u8]) -> bool {
         let header = tuple::long_header(tuple::VARHDRSZ + head.len() + body.len());
         let mut front = [0; 8];
@@ -64,14 +64,14 @@ impl Elements {
         self.put(out, &front[..4 + head.len()], body, 0)
     }
 
-    /// `v` and so many spaces as one varlena element; whether it fitted.
+    /// Adds `v` and `spaces` spaces as one varlena element. Returns whether it fitted.
     pub(super) fn padded(&mut self, out: &mut Vec<u8>, v: &[u8], spaces: usize) -> bool {
-        // Where the length is beyond all bounds, so is the room, and the header is not written.
+        // A saturated length never fits, so its wrong header is never written.
         let header = tuple::long_header((tuple::VARHDRSZ + v.len()).saturating_add(spaces));
         self.put(out, &header, v, spaces)
     }
 
-    /// One element of `head`, `body` and so many spaces, and padding behind it.
+    /// Adds one element of `head`, `body` and `spaces` spaces, and the padding after it.
     #[inline(always)]
     fn put(&mut self, out: &mut Vec<u8>, head: &[u8], body: &[u8], spaces: usize) -> bool {
         let len = (head.len() + body.len() + self.align).saturating_add(spaces);
@@ -88,7 +88,7 @@ impl Elements {
         if spaces > 0 {
             out.resize_within(out.len() + spaces, b' ');
         }
-        // The array is without its four bytes of header here.
+        // The four bytes of the array's header are missing here.
         let len = align(out.len() + tuple::VARHDRSZ, self.align) - tuple::VARHDRSZ;
         out.resize_within(len, 0);
         true
@@ -96,7 +96,7 @@ impl Elements {
 }
 
 impl HeapSink<'_> {
-    /// `v` and more than a few spaces.
+    /// Writes `v` and many spaces.
     #[cold]
     pub(super) fn long_padded(&mut self, v: &[u8], spaces: usize) {
         if let Some(array) = &mut self.array {
@@ -111,7 +111,7 @@ impl HeapSink<'_> {
             self.overflow = true;
             return;
         }
-        // Too long for a short header.
+        // The value is too long for a short header.
         let Some(room) = self.room(len, to) else { return };
         room[..tuple::VARHDRSZ].copy_from_slice(&tuple::long_header(len));
         let (text, padding) = room[tuple::VARHDRSZ..].split_at_mut(v.len());
@@ -119,7 +119,7 @@ impl HeapSink<'_> {
         padding.fill(b' ');
     }
 
-    /// A number of more digits than those that most numbers have.
+    /// Writes a number with more digits than most numbers.
     #[cold]
     #[inline(never)]
     pub(super) fn long_numeric(&mut self, head: &[u8], digits: &[i16]) {

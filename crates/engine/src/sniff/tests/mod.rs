@@ -1,4 +1,4 @@
-//! Each property and each ambiguity, on small inputs.
+//! Tests each property and each ambiguity on small inputs.
 
 use super::*;
 use pgsluice_core::scan::StrayQuotes;
@@ -17,7 +17,7 @@ fn options(found: &Detected) -> Vec<String> {
     found.doubts[0].candidates.iter().map(|c| c.text().into()).collect()
 }
 
-/// `n` records of a form, numbered.
+/// `n` numbered records of a form.
 fn rows(n: usize, row: impl Fn(usize) -> String) -> String {
     (1..=n).map(row).collect()
 }
@@ -40,16 +40,16 @@ fn delimiters_are_found_by_even_records() {
         assert_eq!(found.doubts, [], "{delimiter:?}");
         assert_eq!(found.head, Head::Names);
     }
-    // A delimiter that makes one field of each record is no evidence.
+    // A delimiter with which each record has one field is no evidence.
     let found = look("1,a\n2,b\n3,c d\n4,d\n");
     assert_eq!(found.why("delimiter"), Some("4 of 4 records have 2 fields"));
-    // Blanks and colons within values are no delimiters.
+    // Spaces and colons within values are not delimiters.
     let found = look(&rows(9, |i| format!("2024-01-0{i} 10:00:0{i},a b c d,{i}\n")));
     assert_eq!((found.delimiter, doubts(&found)), (b',', vec![]));
-    // A decimal comma makes values of one delimiter, and pieces of the other.
+    // A decimal comma makes values with one delimiter, and pieces with the other.
     let found = look(&rows(9, |i| format!("{i},5;{i},25;x\n")));
     assert_eq!((found.delimiter, doubts(&found)), (b';', vec![]));
-    // So it does in one column of three.
+    // The same applies in one column of three.
     let sold = "id;name;price\n".to_owned() + &rows(9, |i| format!("{i};n{i};{i},5\n"));
     let found = look(&sold);
     assert_eq!((found.delimiter, found.head, doubts(&found)), (b';', Head::Names, vec![]));
@@ -112,11 +112,11 @@ fn quotes_are_those_that_keep_records_even() {
     let double = rows(9, |i| format!("{i},\"a, b {i}\",Men's\n"));
     let found = look(&("id,name,z\n".to_owned() + &double));
     assert_eq!((found.quote, doubts(&found)), (b'"', vec![]));
-    // Apostrophes around a value here and there may be part of it.
+    // Apostrophes around a few values may be part of them.
     let mut part = "id,name\n".to_owned() + &rows(9, |i| format!("{i},n\n"));
     part += "10,'abc'\n";
     assert_eq!(doubts(&look(&part)), ["quote"]);
-    // Whole columns are in quotes.
+    // Whole columns are quoted.
     let found = look(&("id,'name'\n".to_owned() + &rows(9, |i| format!("{i},'n{i}'\n"))));
     assert_eq!((found.quote, doubts(&found)), (b'\'', vec![]));
 }
@@ -129,7 +129,7 @@ fn an_escape_is_what_makes_quotes_close() {
     assert!(found.why("escape").unwrap().contains("line 2"));
     let found = look(&(head.clone() + &rows(9, |i| format!("{i},\"a \"\"b\"\", {i}\",\"x\"\n"))));
     assert_eq!((found.escape, doubts(&found)), (b'"', vec![]));
-    // COPY keeps a backslash before another character, which other programs drop.
+    // COPY keeps a backslash before another character; other programs drop it.
     let other = rows(9, |i| format!("{i},\"8\\'9\\\" {i}, x\",\"x\"\n"));
     let found = look(&(head.clone() + &other));
     assert_eq!((found.escape, doubts(&found)), (b'\\', vec!["escape"]));
@@ -158,15 +158,15 @@ fn a_header_is_text_over_values_of_other_types() {
     let again = look("Bob,Rome\nAnn,Oslo\nBob,Oslo\nEve,Rome\n");
     assert_eq!((again.head, doubts(&again)), (Head::None, vec![]));
     assert!(again.why("header").unwrap().contains("line 3"), "{again:?}");
-    // Once is a coincidence.
+    // A single one is a coincidence.
     assert_eq!(doubts(&look("name,ID\nIndonesia,ID\nIndia,IN\n")), ["header"]);
     let years = look("country,code,2019,2020\nItaly,1,5,6\nPeru,2,7,8\nChad,3,9,9\n");
     assert_eq!((years.head, doubts(&years)), (Head::Names, vec![]));
     assert_eq!(doubts(&look("a,b\n")), ["header"]);
-    // Numbers in quotes over numbers without, as R writes names.
+    // Numbers in quotes above numbers without quotes, as R writes names.
     let cuts = look("\"\",\"16.5\",\"17.25\"\n\"a\",1,2\n\"b\",3,4\n");
     assert_eq!((cuts.head, doubts(&cuts)), (Head::Names, vec![]));
-    // The column of row names has no name, as pandas writes it.
+    // The column of row names has no name, as in pandas.
     assert_eq!(doubts(&look(",16.5,17.25\n7,1,2\n8,3,4\n")), ["header"]);
     let given = Given { header: Some(false), ..Given::default() };
     assert_eq!(sniff(b"name,city\nBob,Rome\n", true, &given).doubts, []);
@@ -183,7 +183,7 @@ fn titles_before_the_table_are_passed_over_and_damaged_headers_are_not() {
     let short = "id,name\n".to_owned() + &rows(5, |i| format!("{i},n{i},2024-01-0{i}\n"));
     let found = look(&short);
     assert_eq!((found.skip_lines, found.head, doubts(&found)), (0, Head::Unfit, vec!["header"]));
-    // A header with other delimiters is no title.
+    // A header with other delimiters is not a title.
     let other = "id;name;day\n".to_owned() + &rows(5, |i| format!("{i},n{i},2024-01-0{i}\n"));
     assert_eq!(doubts(&look(&other)), ["preamble"]);
     let trailing = "id,name,\n".to_owned() + &rows(5, |i| format!("{i},n{i}\n"));
@@ -196,7 +196,8 @@ fn spaces_side_by_side_may_be_one_delimiter() {
     assert_eq!(doubts(&look(&("id score name\n".to_owned() + &rows(9, one)))), [""; 0]);
     let two = |i: usize| format!("{i}  1.5  x{i}y\n");
     assert_eq!(doubts(&look(&("id  score  name\n".to_owned() + &rows(9, two)))), ["delimiter"]);
-    // It is one doubt, whatever speaks for it: one value in each line, spaces, a fixed width.
+    // It is only one doubt, with any of this evidence: one value in each line, spaces, a fixed
+    // width.
     let comma = |i: usize| if i % 3 == 0 { ", x" } else { "" };
     let fixed = |i: usize| format!("{i:>6}{:>9}  n{i}{}\n", i * 1000, comma(i));
     for text in [rows(4, |i| format!("{i}  {}\n", i * 2)), rows(29, fixed)] {
@@ -220,7 +221,7 @@ fn quotes_may_open_after_spaces_as_copy_reads_them() {
     assert_eq!(sniff(text.as_bytes(), true, &given).doubts, []);
     let given = Given { stray_quotes: Some(StrayQuotes::Literal), ..Given::default() };
     assert_ne!(sniff(text.as_bytes(), true, &given).doubts, []);
-    // Text before a quote.
+    // Text precedes the quote.
     let inch = text + "10, x 5\" pipe, 1.5\n";
     assert!(!doubts(&look(&inch)).contains(&"stray-quotes"));
 }
@@ -234,7 +235,7 @@ fn records_of_very_many_fields() {
 
 #[test]
 fn a_footer_is_text_that_no_record_begins_with() {
-    // However many records there are, if the sample is the whole file.
+    // All records are read if the sample is the whole file.
     let long = "id;v\n".to_owned() + &rows(6000, |i| format!("{i};{i}\n")) + "Rows: 6000\n";
     let found = look(&long);
     assert_eq!((found.skip_footer, found.records, found.whole), (1, 6000, true));
@@ -243,7 +244,7 @@ fn a_footer_is_text_that_no_record_begins_with() {
     let table = "id,name,day\n".to_owned() + &rows(5, |i| format!("{i},n{i},2024-01-0{i}\n"));
     let found = look(&format!("{table}\n(5 rows)\n"));
     assert_eq!((found.skip_footer, doubts(&found)), (2, vec![]));
-    // A record that is cut off is none.
+    // An incomplete record is not a footer.
     assert_eq!(look(&format!("{table}6")).skip_footer, 0);
     assert_eq!(look(&format!("{table}6\n")).skip_footer, 0);
     assert_eq!(look(&format!("{table}6,x\n")).skip_footer, 0);
@@ -292,7 +293,7 @@ fn columns_say_what_their_values_are() {
     assert_eq!(found.date_style, Some("DMY"));
     assert!(found.why("date-style").unwrap().contains("line 14"), "{:?}", found.evidence);
     assert_eq!(found.null.as_deref(), Some("NA"));
-    // In a column of text it may be a value, and beside empty values there are two spellings.
+    // In a column of text it may be a value, and with empty values there are two spellings.
     let text = look("id,code\n1,NA\n2,DE\n3,FR\n4,DE\n");
     assert_eq!(text.null, None);
     assert!(text.why("nulls").unwrap().contains("text as well"), "{text:?}");

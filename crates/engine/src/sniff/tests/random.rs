@@ -1,10 +1,10 @@
-//! Random tables in random dialects: what is detected reads the table as it was, or there is a
-//! doubt.
+//! Random tables in random dialects: either the detected dialect reads the table unchanged, or
+//! there is a doubt.
 
 use super::super::reading::Reading;
 use super::super::*;
 
-/// Numbers that follow from a seed.
+/// Pseudo-random numbers from a seed.
 struct Random(u64);
 
 impl Random {
@@ -19,7 +19,7 @@ impl Random {
     }
 }
 
-/// A dialect.
+/// A random dialect.
 #[derive(Clone, Copy, Debug)]
 struct Written {
     delimiter: u8,
@@ -118,7 +118,7 @@ fn value(kind: usize, random: &mut Random) -> String {
     }
 }
 
-/// A table: its rows, with a header or without.
+/// A random table: its rows, and whether the first is a header.
 fn table(random: &mut Random) -> (Vec<Vec<String>>, bool) {
     let kinds: Vec<usize> = (0..2 + random.below(5)).map(|_| random.below(9)).collect();
     let header = random.below(2) == 0;
@@ -136,7 +136,7 @@ fn table(random: &mut Random) -> (Vec<Vec<String>>, bool) {
     (rows, header)
 }
 
-/// What is taken without a doubt is what was written.
+/// Everything that is detected without a doubt is right.
 #[test]
 fn a_dialect_is_found_or_doubted_and_never_wrong() {
     let cases = std::env::var("PGSLUICE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(3000);
