@@ -210,7 +210,7 @@ impl InputFile {
     /// Looks whether the content may be CSV or text.
     fn begin(&mut self, dialect: &Dialect, utf8: bool, preamble: bool) -> Result<(), Error> {
         let other = match preamble {
-            true => content::no_text(&self.held, utf8),
+            true => content::no_text(&self.held, dialect, utf8),
             false => content::other(&self.held, dialect, utf8),
         };
         if let Some(other) = other {
