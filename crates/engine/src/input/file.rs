@@ -22,6 +22,8 @@ mod header;
 mod room;
 mod span;
 mod strays;
+#[cfg(test)]
+mod tests;
 
 pub use header::HeaderLine;
 
@@ -457,6 +459,12 @@ fn ends_data(bytes: &[u8], dialect: &Dialect, eol: Eol) -> bool {
     }
     let mut scanner = Scanner::new(bytes, true, dialect, eol);
     let mut record = Record::default();
-    while scanner.next(&mut record) == Ok(Next::Record) {}
-    scanner.ended()
+    loop {
+        match scanner.next(&mut record) {
+            Ok(Next::Record) => {}
+            // The marker may follow a malformed record.
+            Err(_) if scanner.skip_record().is_some_and(|(from, to)| from < to) => {}
+            _ => return scanner.ended(),
+        }
+    }
 }
