@@ -131,12 +131,12 @@ impl InputFile {
             Some(_) => (None, Box::new(counted) as Box<dyn Read + Send>),
             None => decompress::open(counted, &taken).map_err(|e| Error::io("read", &name, &e))?,
         };
-        let (source, footer) = match frame.skip_footer {
-            0 => (source, None),
-            lines => {
-                let (source, footer) = WithoutFooter::new(source, lines);
+        let (source, footer) = match (frame.skip_footer, dialect) {
+            (lines @ 1.., Some(dialect)) => {
+                let (source, footer) = WithoutFooter::new(source, lines, dialect);
                 (Box::new(source) as Box<dyn Read + Send>, Some(footer))
             }
+            _ => (source, None),
         };
         let mut file = InputFile {
             name,
@@ -360,7 +360,10 @@ impl InputFile {
             }
             match (self.giant, self.giant_end) {
                 (Some(_), Some(end)) => break (end, Part::LastPiece),
-                (None, _) if self.comment_at == Some(0) => self.pass_comments()?,
+                (None, _) if self.comment_at == Some(0) => match layout.dialect() {
+                    Some(dialect) => self.pass_comments(dialect)?,
+                    None => self.comment_at = None,
+                },
                 (None, _) if self.comment_at.is_some() => break (self.cut, Part::Whole),
                 _ if self.fault.is_some() && self.cut == 0 => return Err(self.corrupt(layout)),
                 (Some(_), None) if self.ended => break (self.held.len(), Part::LastPiece),

@@ -258,7 +258,7 @@ impl Reader {
         }
         if let (Some(dialect), true) = (self.layout.dialect(), self.header != Header::None) {
             let header = file.take_header(dialect)?;
-            file.pass_comments()?;
+            file.pass_comments(dialect)?;
             match &self.first_header {
                 None => self.first_header = header,
                 Some(first) => {

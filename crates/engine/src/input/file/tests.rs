@@ -4,7 +4,7 @@ use crate::frame::Frame;
 use crate::input::{Chunk, Layout, Reader};
 use crate::options::{FileFormat, InputOptions};
 use crate::source::BytesSource;
-use pgsluice_core::scan::Dialect;
+use pgsluice_core::scan::{Dialect, StrayQuotes};
 use std::sync::Arc;
 
 /// All chunks of a file with records.
@@ -21,6 +21,10 @@ fn chunks(bytes: &[u8], dialect: &Dialect, frame: Frame, set: impl Fn(&mut Reade
     std::iter::from_fn(next).filter(|chunk| !chunk.bytes.is_empty()).collect()
 }
 
+fn rows(chunks: &[Chunk]) -> String {
+    chunks.iter().map(|chunk| String::from_utf8_lossy(&chunk.bytes)).collect()
+}
+
 #[test]
 fn a_malformed_record_does_not_hide_the_end_of_the_data() {
     let mut bytes = b"0\tz\n1\ta\rb\n2\tok\n\\.\n".to_vec();
@@ -28,4 +32,24 @@ fn a_malformed_record_does_not_hide_the_end_of_the_data() {
     let chunks = chunks(&bytes, &Dialect::text(), Frame::default(), |_| ());
     let layout = Layout::Lines(Dialect::text());
     assert_eq!(chunks.iter().map(|chunk| chunk.count(&layout).records).sum::<u64>(), 3);
+}
+
+/// Line feeds within quotes end no lines where those end with CR, and the other way round.
+#[test]
+fn lines_around_records_end_as_the_first_record_does() {
+    let csv = Dialect { stray_quotes: StrayQuotes::Error, ..Dialect::csv() };
+    let (head, footer, comment) = (1, 1, Some(b'#'));
+    for (bytes, left) in [
+        ("title\r1,\"x\ny\"\r2,z\rTotal\r", "1,\"x\ny\"\r2,z\r"),
+        ("1,\"x\ny\"\r2,z\r3,\"\n\"\rTotal\r", "2,z\r3,\"\n\"\r"),
+        ("title\r# c\r1,\"x\ny\"\r# c\r2,z\rTotal\r", "1,\"x\ny\"\r2,z\r"),
+        ("title\n1,\"x\ry\"\n2,z\nTotal\n", "1,\"x\ry\"\n2,z\n"),
+        ("1,\"x\ry\"\n2,z\nTotal\n", "2,z\n"),
+        ("title\r\n1,\"x\ny\"\r\n2,z\r\nTotal\r\n", "1,\"x\ny\"\r\n2,z\r\n"),
+    ] {
+        let frame = Frame { skip_lines: head, skip_footer: footer, comment, ..Frame::default() };
+        assert_eq!(rows(&chunks(bytes.as_bytes(), &csv, frame, |_| ())), left, "{bytes:?}");
+    }
+    let only = Frame { comment, ..Frame::default() };
+    assert_eq!(rows(&chunks(b"# c\r1,\"x\ny\"\r", &csv, only, |_| ())), "1,\"x\ny\"\r");
 }
