@@ -5,6 +5,7 @@ use super::chunk::{Chunk, Counts, Part};
 use super::content;
 use super::decompress::{self, Compression};
 use super::footer::{Footer, WithoutFooter};
+use super::held::HeldBytes;
 use super::records::{fields, Cutter, Layout};
 use crate::error::{Error, Place};
 use crate::frame::{blank_end, first_comment, Frame, Passed};
@@ -64,7 +65,7 @@ pub(super) struct InputFile {
     /// what the first bytes say
     pub compression: Option<Compression>,
     /// read and not yet given on
-    pub(super) held: Vec<u8>,
+    pub(super) held: HeldBytes,
     pub(super) ended: bool,
     pub(super) offset: u64,
     eol: Eol,
@@ -75,8 +76,8 @@ pub(super) struct InputFile {
     seen: usize,
     /// where the last record that is held whole ends, in the held bytes
     cut: usize,
-    /// there may be stray quotes in what was read since the last chunk, and in what was left
-    stray: [bool; 2],
+    /// there may be stray quotes in the held bytes up to here
+    stray_to: usize,
     /// the cutter has met a stray quote that is not what it is to COPY: it is lost
     lost: bool,
     /// bytes so far of a record that passes in pieces
@@ -146,7 +147,7 @@ impl InputFile {
             taken,
             version,
             compression,
-            held: Vec::new(),
+            held: HeldBytes::default(),
             ended: false,
             offset: 0,
             eol: Eol::Unknown,
@@ -154,7 +155,7 @@ impl InputFile {
             fault: None,
             seen: 0,
             cut: 0,
-            stray: [false; 2],
+            stray_to: 0,
             lost: false,
             giant: None,
             giant_end: None,
@@ -201,7 +202,7 @@ impl InputFile {
                 return Err(Error::data(Corrupt::WrongLength.to_string()).at(place));
             }
             let passed = left.min(self.held.len());
-            self.held.drain(..passed);
+            self.held.pass(passed);
             self.offset += passed as u64;
             left -= passed;
             self.fill(CHUNK)?;
@@ -238,7 +239,7 @@ impl InputFile {
             .with_hint(content::UTF16));
         }
         if self.held.starts_with(b"\xef\xbb\xbf") {
-            self.held.drain(..3);
+            self.held.pass(3);
             self.offset = 3;
         }
         Ok(())
@@ -248,9 +249,8 @@ impl InputFile {
     fn fill(&mut self, target: usize) -> Result<(), Error> {
         let target = self.enough(target);
         let mut filled = self.held.len();
-        if filled < target {
-            self.held.reserve_exact(target - filled);
-            self.held.resize(target, 0);
+        if filled < target && !self.ended {
+            self.held.grow(target);
         }
         while filled < target && !self.ended {
             match self.source.read(&mut self.held[filled..]) {
@@ -285,7 +285,10 @@ impl InputFile {
 
     /// Reads until `target` bytes are held and looks where records end in them.
     fn split(&mut self, layout: &Layout, target: usize) -> Result<(), Error> {
-        self.fill(target)?;
+        // Not for a few bytes each time where comments make short chunks.
+        if target > CHUNK || self.held.len() < CHUNK - CHUNK / 4 {
+            self.fill(target)?;
+        }
         let strict = layout.dialect().filter(|dialect| dialect.strict());
         if let (Some(dialect), true) = (strict, self.giant.is_some() || target >= MAX_HELD) {
             self.fill_past_quote(dialect)?;
@@ -314,6 +317,11 @@ impl InputFile {
             if !comment || self.comment_at.is_some() {
                 break;
             }
+            if !sure && self.giant.is_none() {
+                // Looking at every line that may be a comment would be in vain.
+                (self.seen, self.stray_to) = (self.held.len(), self.held.len());
+                break;
+            }
             from = to + 1;
         }
         if let (Cutter::Tuples(splitter), true) = (&mut cutter, self.ended) {
@@ -329,7 +337,9 @@ impl InputFile {
     /// Looks where records end up to `to`; whether there may be a stray quote.
     fn feed(&mut self, cutter: &mut Cutter, to: usize) -> bool {
         let cuts = cutter.feed(&self.held[self.seen..to]);
-        self.stray[0] |= cuts.stray;
+        if cuts.stray {
+            self.stray_to = to;
+        }
         if let Some(last) = cuts.last {
             self.cut = self.seen + last;
         }
@@ -414,11 +424,8 @@ impl InputFile {
     }
 
     /// Makes a chunk of the first `end` bytes held.
-    fn give(&mut self, end: usize, part: Part, layout: &Layout, mut free: Vec<u8>) -> Chunk {
-        free.clear();
-        free.extend_from_slice(&self.held[end..]);
-        let mut bytes = std::mem::replace(&mut self.held, free);
-        bytes.truncate(end);
+    fn give(&mut self, end: usize, part: Part, layout: &Layout, free: Vec<u8>) -> Chunk {
+        let mut bytes = self.held.take(end, free);
         if bytes.len() < bytes.capacity() / 4 {
             // Lanes remember chunks, and count their bytes.
             bytes.shrink_to_fit();
@@ -434,7 +441,7 @@ impl InputFile {
             start: self.offset,
             eol: self.eol,
             part,
-            stray: self.stray[0] || self.stray[1],
+            stray: self.stray_to > 0,
             damaged: self.damaged.take(),
             last,
             line: 0,
@@ -443,7 +450,7 @@ impl InputFile {
             bytes,
         };
         self.offset += end as u64;
-        self.stray = [false, self.stray[0] && !self.held.is_empty()];
+        self.stray_to = self.stray_to.saturating_sub(end);
         self.seen -= end.min(self.seen);
         self.cut = self.cut.saturating_sub(end);
         self.comment_at = self.comment_at.map(|at| at.saturating_sub(end));

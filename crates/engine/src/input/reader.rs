@@ -202,7 +202,7 @@ impl Reader {
             (Some(comment), Some(dialect)) => {
                 without_comments(&file.held, file.ended, dialect, comment).into()
             }
-            _ => Cow::Borrowed(file.held.as_slice()),
+            _ => Cow::Borrowed(&file.held[..]),
         };
         (bytes, file.ended)
     }

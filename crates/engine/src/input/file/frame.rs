@@ -79,7 +79,7 @@ impl InputFile {
     }
 
     fn drop_held(&mut self, length: usize) {
-        self.held.drain(..length);
+        self.held.pass(length);
         self.offset += length as u64;
     }
 
@@ -139,7 +139,7 @@ impl InputFile {
         self.drop_held(at);
         // What comes next is cut from its start.
         (self.cutter, self.seen, self.cut, self.comment_at) = (None, 0, 0, None);
-        (self.lost, self.stray) = (false, [false; 2]);
+        (self.lost, self.stray_to) = (false, 0);
         Ok(())
     }
 

@@ -25,6 +25,12 @@ fn rows(chunks: &[Chunk]) -> String {
     chunks.iter().map(|chunk| String::from_utf8_lossy(&chunk.bytes)).collect()
 }
 
+/// The time that this thread has computed for.
+fn computed() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    stat.split(' ').next().unwrap().parse::<u64>().unwrap() / 1_000_000
+}
+
 #[test]
 fn a_malformed_record_does_not_hide_the_end_of_the_data() {
     let mut bytes = b"0\tz\n1\ta\rb\n2\tok\n\\.\n".to_vec();
@@ -32,6 +38,25 @@ fn a_malformed_record_does_not_hide_the_end_of_the_data() {
     let chunks = chunks(&bytes, &Dialect::text(), Frame::default(), |_| ());
     let layout = Layout::Lines(Dialect::text());
     assert_eq!(chunks.iter().map(|chunk| chunk.count(&layout).records).sum::<u64>(), 3);
+}
+
+#[test]
+fn comments_take_time_by_their_lines_alone() {
+    let strict = Dialect { stray_quotes: StrayQuotes::Literal, ..Dialect::csv() };
+    for (record, dialect) in [("1,x\n", &strict), ("1,x\"y\n", &strict), ("1,\"\n\",\n", &strict)] {
+        let bytes = format!("{record}# c\n").repeat(20_000);
+        let frame = Frame { comment: Some(b'#'), ..Frame::default() };
+        let before = computed();
+        let chunks = chunks(bytes.as_bytes(), dialect, frame, |_| ());
+        let took = computed() - before;
+        assert!(took < 500, "{took} ms for {record:?}");
+        let length = record.len() as u64 + 4;
+        for (i, chunk) in chunks.iter().enumerate() {
+            assert_eq!(chunk.bytes, record.as_bytes());
+            assert_eq!((chunk.offset, chunk.passed.lines), (i as u64 * length, u64::from(i > 0)));
+        }
+        assert_eq!(chunks.len(), 20_000);
+    }
 }
 
 /// Line feeds within quotes end no lines where those end with CR, and the other way round.
