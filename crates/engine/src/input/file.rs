@@ -351,12 +351,13 @@ impl InputFile {
         cuts.stray
     }
 
-    /// The next bytes: whole records where a record can be held. `None` at the end.
-    /// Empty lines that end the file are passed over if `blank`.
+    /// The next bytes: whole records where a record can be held, about `most` of them. `None` at
+    /// the end. Empty lines that end the file are passed over if `blank`.
     pub(super) fn next(
         &mut self,
         layout: &Layout,
         blank: bool,
+        most: usize,
         free: Vec<u8>,
     ) -> Result<Option<Chunk>, Error> {
         if self.done {
@@ -394,6 +395,7 @@ impl InputFile {
                 _ => break (self.first_line()?, Part::Whole),
             }
         };
+        let end = if part == Part::Whole { self.end_of(most, end, layout, blank) } else { end };
         let start = self.offset - self.giant.unwrap_or(0);
         if part != Part::Whole {
             let length = self.giant.unwrap_or(0) + end as u64;

@@ -55,6 +55,8 @@ pub struct Reader {
     marked: bool,
     /// the lines of the current file so far, where they are counted
     lines: Option<u64>,
+    /// about so many records are in a chunk at most
+    most_records: usize,
     /// of each file, what an earlier load has loaded
     known: Vec<KnownRanges>,
     /// set when the known ranges of a source have passed
@@ -99,6 +101,7 @@ impl Reader {
             blank: false,
             marked: false,
             lines: None,
+            most_records: usize::MAX,
             known: Vec::new(),
             compared: Arc::default(),
             cut_off: None,
@@ -181,6 +184,11 @@ impl Reader {
     /// From here on, each chunk says how many lines of its file precede it.
     pub fn count_lines(&mut self) {
         self.lines = Some(0);
+    }
+
+    /// From here on, a chunk has about `most` records at most.
+    pub fn limit_chunks(&mut self, most: usize) {
+        self.most_records = most.max(1);
     }
 
     /// From here on, empty lines at the end of a file are passed over if records have several
@@ -295,7 +303,7 @@ impl Reader {
             }
             let next = match self.cut_off.take() {
                 Some(chunk) => Some(chunk),
-                None => file.next(&self.layout, self.blank, free)?,
+                None => file.next(&self.layout, self.blank, self.most_records, free)?,
             };
             let known = self.known.get_mut(self.next_file - 1);
             match next {

@@ -78,3 +78,28 @@ fn lines_around_records_end_as_the_first_record_does() {
     let only = Frame { comment, ..Frame::default() };
     assert_eq!(rows(&chunks(b"# c\r1,\"x\ny\"\r", &csv, only, |_| ())), "1,\"x\ny\"\r");
 }
+
+/// Whole records, whatever is cut: nothing is lost, and stray quotes stay marked.
+#[test]
+fn chunks_have_no_more_records_than_the_reader_asks_for() {
+    let csv = Dialect { stray_quotes: StrayQuotes::Literal, ..Dialect::csv() };
+    let mut bytes = b"1\n".repeat(100_000);
+    bytes.extend(b"2,\"\n\n\"\n3\"\n".repeat(50_000));
+    bytes.extend(b"\n".repeat(5_000));
+    let limit = |reader: &mut Reader| {
+        reader.limit_chunks(2_000);
+        reader.pass_blank_ends(2);
+    };
+    let chunks = chunks(&bytes, &csv, Frame::default(), limit);
+    let layout = Layout::Lines(csv);
+    let (mut offset, mut strays) = (0, 0);
+    for chunk in &chunks {
+        assert_eq!(chunk.offset, offset);
+        offset += chunk.bytes.len() as u64;
+        strays += chunk.strays(&layout);
+        let records = chunk.count(&layout).records;
+        assert!(records <= 2_000 && (records > 1_000 || chunk.last), "{records}");
+    }
+    assert_eq!(rows(&chunks).as_bytes(), &bytes[..bytes.len() - 5_000]);
+    assert_eq!(strays, 50_000);
+}
