@@ -94,7 +94,7 @@ impl Characters {
     /// Whether `next` belongs to the character that begins with `byte`: `pg_sjis_mblen` and its
     /// like of `src/common/wchar.c`. One of GB18030 that has four bytes counts as two pairs.
     #[inline]
-    pub(super) fn joins(self, byte: u8, next: u8) -> bool {
+    pub fn joins(self, byte: u8, next: u8) -> bool {
         // What is less is no second byte in any of them: the server refuses the first one.
         const LEAST: u8 = 0x30;
         let leads = match self {
