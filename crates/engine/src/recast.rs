@@ -16,7 +16,7 @@ use pgsluice_core::scan::{
 };
 
 /// The most bytes that values which are not in the file may add to a chunk, whose own are 512 kB.
-const MOST_ADDED: usize = 4 << 20;
+const MOST_ADDED: usize = 2 << 20;
 
 /// What becomes of the fields of each record.
 #[derive(Clone, Debug, PartialEq, Eq)]

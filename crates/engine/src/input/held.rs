@@ -21,12 +21,14 @@ impl HeldBytes {
 
     /// Takes off the first bytes and gives them; `free` is memory to use.
     pub fn take(&mut self, length: usize, mut free: Vec<u8>) -> Vec<u8> {
-        free.clear();
         if length < self.len() / 2 {
-            free.extend_from_slice(&self[..length]);
+            // Not in `free`: of a large buffer that is cut down for each of many short chunks, the
+            // rest is too short for the next one.
+            let bytes = self[..length].to_vec();
             self.pass(length);
-            return free;
+            return bytes;
         }
+        free.clear();
         free.extend_from_slice(&self[length..]);
         let mut bytes = std::mem::replace(&mut self.bytes, free);
         bytes.drain(..std::mem::take(&mut self.taken));
