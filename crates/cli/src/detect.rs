@@ -30,7 +30,9 @@ pub fn detected(
         return Err(Error::usage("--dialect auto needs --format csv").into());
     }
     let mut a = with_files(a)?;
-    let (source, found) = first(&a, &given(&a)?)?;
+    let before = given(&a)?;
+    let (source, found) = first(&a, &before)?;
+    let finds_footer = a.skip_footer == 0;
     let header = |doubt: &Doubt| found.head == Head::Unfit && doubt.what == "header";
     let spaced = |doubt: &Doubt| doubt.what == "stray-quotes";
     // COPY's reading, which keeps every character.
@@ -61,10 +63,85 @@ pub fn detected(
     if a.skip_footer == 0 {
         a.skip_footer = footer(source.as_ref(), found.skip_footer)?;
     }
+    let unfit = before.header.is_none() && found.head == Head::Unfit;
+    let around = Around {
+        lines: (before.skip_lines == 0).then_some(found.skip_lines),
+        footer: finds_footer.then_some(found.skip_footer),
+        unfit,
+    };
+    let header = if unfit { None } else { given(&a)?.header };
+    let by = Given { header, skip_lines: before.skip_lines, ..given(&a)? };
+    around.check(&a, source.as_ref(), &by)?;
     if !quiet {
         say(format_args!("{}: {}", source.name(), told(&found)));
     }
     Ok(a)
+}
+
+/// What was detected around the table of the first file: it is skipped in each file.
+struct Around {
+    /// lines before the table; `None` if they were not detected
+    lines: Option<u64>,
+    /// lines after it
+    footer: Option<u64>,
+    /// a header that does not fit
+    unfit: bool,
+}
+
+impl Around {
+    /// Checks that each file has the same around its table, so that no record is skipped.
+    ///
+    /// # Errors
+    ///
+    /// One has something else there, or cannot be read.
+    fn check(&self, a: &SourceArguments, first: &dyn Source, by: &Given) -> Result<(), Failure> {
+        let some = |lines: Option<u64>| lines.is_some_and(|lines| lines > 0);
+        if !some(self.lines) && !some(self.footer) && !self.unfit {
+            return Ok(());
+        }
+        for source in a.named.iter().flat_map(|named| &named.sources) {
+            let Peek { bytes, whole } = peek(source.as_ref())?;
+            if bytes.is_empty() || source.name() == first.name() {
+                continue;
+            }
+            let found = sniff(&bytes, whole, by);
+            let unsure: Vec<&Doubt> =
+                found.doubts.iter().filter(|doubt| doubt.what == "preamble").collect();
+            if !unsure.is_empty() {
+                return Err(undecided(source.as_ref(), &unsure).into());
+            }
+            if let Some((what, hint)) = self.differs(&found, first.name()) {
+                let error = Error::data(format!("{} {what}", source.name()));
+                return Err(error
+                    .with_hint(format!("{hint}; files that differ need separate loads"))
+                    .into());
+            }
+        }
+        Ok(())
+    }
+
+    /// What another file has instead, and the option that says what is skipped.
+    fn differs(&self, found: &Detected, first: String) -> Option<(String, &'static str)> {
+        let lines = |n: u64| counted(n as usize, "line");
+        if let Some(n) = self.lines.filter(|n| *n != found.skip_lines) {
+            let own = lines(found.skip_lines);
+            let what = format!("has {own} before the table, and {first} has {}", lines(n));
+            return Some((what, "--skip-lines N skips the first N lines of each file"));
+        }
+        if let Some(n) = self.footer.filter(|n| *n != found.skip_footer) {
+            let own = match found.whole {
+                true => format!("has {} after the last record", lines(found.skip_footer)),
+                false => "is too long for lines after the last record to be detected".into(),
+            };
+            let what = format!("{own}, and {first} has {}", lines(n));
+            return Some((what, "--skip-footer N skips the last N lines of each file"));
+        }
+        let none = matches!(found.head, Head::None | Head::Unknown);
+        (self.unfit && none).then(|| {
+            let what = format!("has no header, and that of {first} does not fit and is skipped");
+            (what, "--header=ignore skips the first record of each file")
+        })
+    }
 }
 
 /// The first source that is not empty, and what it shows.

@@ -101,8 +101,20 @@ pub(crate) fn excel_delimiter(bytes: &[u8]) -> Option<(u8, usize)> {
     is.then_some((delimiter, end + 1 + usize::from(crlf)))
 }
 
-/// What the lines of a text end with that begins with `bytes`: CR only if there is no LF.
-pub(crate) fn line_end(bytes: &[u8], eol: Eol) -> u8 {
+/// How the first record of a text ends that begins with `bytes`: within quotes, either line end is
+/// part of a value.
+pub(crate) fn first_end(bytes: &[u8], dialect: &Dialect) -> Eol {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let mut scanner = Scanner::new(bytes, false, dialect, Eol::Unknown);
+    // The load reports a malformed record.
+    let _ = scanner.next(&mut Record::default());
+    scanner.eol()
+}
+
+/// What the lines of a text end with that begins with `bytes`: as its first record does. If the
+/// end of that is not among the bytes, CR only if there is no LF.
+pub(crate) fn line_end(bytes: &[u8], eol: Eol, dialect: &Dialect) -> u8 {
+    let eol = if eol == Eol::Unknown { first_end(bytes, dialect) } else { eol };
     match eol {
         Eol::Nl | Eol::CrNl => b'\n',
         Eol::Cr => b'\r',
@@ -154,10 +166,10 @@ pub(crate) fn without_comments(
     comment: u8,
 ) -> Vec<u8> {
     let mut records = Vec::with_capacity(bytes.len());
-    while let Some((at, _)) = first_comment(bytes, last, dialect, Eol::Unknown, comment) {
+    while let Some((at, eol)) = first_comment(bytes, last, dialect, Eol::Unknown, comment) {
         records.extend_from_slice(&bytes[..at]);
         bytes = &bytes[at..];
-        let end = memchr::memchr(line_end(bytes, Eol::Unknown), bytes);
+        let end = memchr::memchr(line_end(bytes, eol, dialect), bytes);
         bytes = &bytes[end.map_or(bytes.len(), |end| end + 1)..];
     }
     records.extend_from_slice(bytes);

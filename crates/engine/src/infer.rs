@@ -17,7 +17,10 @@ use pgsluice_core::sink::PgCopySink;
 use pgsluice_core::types;
 use std::borrow::Cow;
 
+mod long;
 mod number;
+
+pub use long::LongRecordFit;
 
 /// A type that a column can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

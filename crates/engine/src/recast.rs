@@ -15,6 +15,9 @@ use pgsluice_core::scan::{
     quote_strays, raw_fields, Dialect, Eol, FieldKind, Format, Next, Record, Scanner,
 };
 
+/// The most bytes that values which are not in the file may add to a chunk, whose own are 512 kB.
+const MOST_ADDED: usize = 2 << 20;
+
 /// What becomes of the fields of each record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recast {
@@ -80,6 +83,24 @@ impl Recast {
     pub fn counts_lines(&self) -> bool {
         let line = |from: &Origin| matches!(from, Origin::Value(v) if v.contains(&ValuePart::Line));
         self.columns.iter().any(line)
+    }
+
+    /// How many records a chunk may have, so that their values which are not in the file fit in
+    /// memory; `None` if there are none.
+    pub fn most_records(&self) -> Option<usize> {
+        // With the delimiter and two quotes, and as if each byte were escaped.
+        let field = |length: usize| 3 + 2 * length;
+        let part = |part: &ValuePart| match part {
+            ValuePart::Text(text) => text.len(),
+            ValuePart::File => self.files.iter().map(String::len).max().unwrap_or_default(),
+            ValuePart::Line => 20,
+        };
+        let added = self.columns.iter().filter_map(|from| match from {
+            Origin::Value(value) => Some(field(value.iter().map(part).sum())),
+            Origin::Field(_) => None,
+        });
+        let added = added.reduce(usize::saturating_add)?;
+        Some((MOST_ADDED / added).max(1))
     }
 
     /// A chunk of whole records, recast, and what its records were before.

@@ -99,6 +99,43 @@ fn altered_later(world: &mut World) {
     assert_eq!(world.sql("SELECT to_regclass('made')"), "");
 }
 
+/// Neither a malformed record before it nor its length hides a value that its type would alter.
+fn hidden_values(world: &mut World) {
+    let rejects = world.path("hidden.rejects");
+    let reject = ["--on-error", "reject", "--reject-file", &rejects];
+    let file = world.file("hidden.csv", b"1,a\n2,5\" pipe\n007,b\n");
+    for create in ["--create", "--create=text-on-doubt"] {
+        world.sql("DROP TABLE IF EXISTS made");
+        let summary = world.load(&[&[&file, "--table", "made", create], &reject[..]].concat());
+        assert_eq!(summary.unwrap()["rejected"], 1);
+        assert_eq!(world.sql(SHAPE), "c1 text, c2 text");
+        assert_eq!(world.sql("SELECT string_agg(c1, ' ' ORDER BY c2) FROM made"), "1 007");
+        std::fs::remove_file(&rejects).unwrap();
+        std::fs::remove_file(format!("{rejects}.jsonl")).unwrap();
+    }
+    let long = "text, \"\" ".repeat(600_000);
+    for (record, value) in
+        [(format!("007,\"{long}\",1\n"), "c1"), (format!("7,\"{long}\",01\n"), "c3")]
+    {
+        let file = world.file("hidden.csv", format!("1,a,1\n{record}2,b,2\n").as_bytes());
+        for (create, more) in
+            [("--create", &[][..]), ("--create=text-on-doubt", &[]), ("--create", &reject)]
+        {
+            world.sql("DROP TABLE IF EXISTS made");
+            let said =
+                world.load(&[&[&file, "--table", "made", create], more].concat()).unwrap_err();
+            let place = format!("line 2, record 2, byte offset 6, column {value}");
+            assert!(said.contains(&place) && said.contains("would change the value"), "{said}");
+            assert!(said.contains("create the table first"), "{said}");
+            assert_eq!(world.sql("SELECT to_regclass('made')"), "");
+        }
+        let file = world.file("hidden.csv", format!("1,a,1\n7,\"{long}\",\n2,b,2\n").as_bytes());
+        let summary = world.load(&[&file, "--table", "made", "--create"]).unwrap();
+        assert!(summary["notes"].to_string().contains("was not examined for types"), "{summary}");
+        assert_eq!(world.sql("SELECT count(*) || ' ' || sum(c1) FROM made"), "3 10");
+    }
+}
+
 /// A table that lanes have committed is taken back where the load fails, unless others have
 /// brought rows into it meanwhile.
 fn rows_of_others(world: &mut World) {
@@ -379,6 +416,7 @@ fn tables_are_made_from_what_is_loaded() {
     let mut world = World::new(each_major().last().unwrap());
     what_is_loaded(&mut world);
     altered_later(&mut world);
+    hidden_values(&mut world);
     names(&mut world);
     rows_of_others(&mut world);
     none_is_left(&mut world);

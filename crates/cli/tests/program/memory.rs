@@ -241,6 +241,21 @@ fn records_beyond_every_limit() {
 }
 
 /// Of thousands of small files, no more is held than of a large one; packed ones are as small.
+/// A column that is not in the file has a long value in each of many short records.
+#[test]
+fn a_long_value_for_each_short_record() {
+    let mut world = world();
+    table(&mut world, "a int, b text");
+    let set = format!("b={}", "x".repeat(4096));
+    for method in ["auto", "copy-csv"] {
+        let more = ["--columns", "a", "--set", &set, "--method", method, "--truncate"];
+        let ended = load(&world, &more, |out| repeat(out, b"1\n", 400_000));
+        ended.loaded(&format!("a long value, {method}"), USUAL);
+        let sums = "SELECT count(*) || ' ' || min(length(b)) || ' ' || max(length(b)) FROM t";
+        assert_eq!(world.sql(sums), "200000 4096 4096");
+    }
+}
+
 #[test]
 fn many_small_files() {
     let mut world = world();

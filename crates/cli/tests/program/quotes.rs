@@ -217,6 +217,30 @@ fn stray_quotes_are_characters_or_what_they_are_to_copy() {
     });
 }
 
+/// Without a rejected record, its neighbours would mean something else: each keeps what it means in the
+/// file.
+#[test]
+fn a_rejected_record_leaves_the_quotes_of_its_neighbours_as_they_are() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE t (a text, b text, c text)");
+    let path = world.file("literal.csv", b"1,z,\"abc\n9,\"def\"\n1,z,\"\nx,y,q\"\n");
+    let rejects = world.path("literal.rejects");
+    let literal = ["--stray-quotes", "literal", "--on-error", "reject", "--reject-file", &rejects];
+    for method in METHODS.iter().filter(|method| **method != "insert") {
+        remove(&rejects);
+        world.sql("TRUNCATE t");
+        let base = [path.as_str(), "--table", "t", "--method", method];
+        let summary = world.load(&[&base[..], &literal].concat()).unwrap();
+        assert_eq!((&summary["loaded"], &summary["rejected"]), (&2.into(), &1.into()), "{method}");
+        let rows =
+            world.sql("SELECT string_agg(concat_ws('|', a, b, c), '/' ORDER BY c DESC) FROM t");
+        let mut rows: Vec<&str> = rows.split('/').collect();
+        rows.sort_unstable();
+        assert_eq!(rows, ["1|z|\nx,y,q", "1|z|\"abc"], "{method}");
+        assert_eq!(fs::read_to_string(&rejects).unwrap(), "9,\"def\"\n", "{method}");
+    }
+}
+
 /// A quote that is never closed costs its line, however much follows; a value that is longer than
 /// what is held is a value nevertheless.
 #[test]

@@ -202,6 +202,60 @@ fn lines_around_the_table(world: &mut World) {
     assert_eq!(world.sql("SELECT count(*) FROM made"), "4");
 }
 
+/// Lines that the first file has around its table are skipped in each file only if each has them.
+fn lines_around_the_table_differ(world: &mut World) {
+    let report = "id;amount\n1;10\n2;20\n3;30\nTotal\n";
+    let blank = "\n\n1;10\n2;20\n3;30\n";
+    let unfit = "id;amount\n1;10;x\n2;20;y\n3;30;z\n";
+    let long: String = (0..60_000).map(|i| format!("{i};{i}\n")).collect();
+    for (first, other, said, hint) in [
+        (
+            report,
+            "id;amount\n4;40\n5;50\n",
+            "other.csv has 0 lines after the last record, and ",
+            "--skip-footer N",
+        ),
+        (
+            blank,
+            "4;40\n5;50\n6;60\n",
+            "other.csv has 0 lines before the table, and ",
+            "--skip-lines N",
+        ),
+        (
+            report,
+            &format!("id;amount\n{long}"),
+            "other.csv is too long for lines",
+            "--skip-footer N",
+        ),
+        (unfit, "4;40;x\n5;50;y\n", "other.csv has no header, and ", "--header=ignore"),
+    ] {
+        let files =
+            [world.file("first.csv", first.as_bytes()), world.file("other.csv", other.as_bytes())];
+        world.sql("DROP TABLE IF EXISTS made");
+        let rejects = world.path("around.rejects");
+        let load = ["--dialect", "auto", "--table", "made", "--create"];
+        let reject = ["--on-error", "reject", "--reject-file", &rejects];
+        let failed = world.load(&[&[files[0].as_str(), &files[1]], &load[..], &reject].concat());
+        let failed = failed.unwrap_err();
+        assert!(failed.contains(said) && failed.contains(hint), "{failed}");
+        // An empty file has nothing to lose, and the same file has the same lines.
+        let empty = world.file("empty.csv", b"");
+        world.load(&[&[empty.as_str(), &files[0]], &load[..], &reject].concat()).unwrap();
+        let again = world.file("again.csv", first.as_bytes());
+        world.sql("DROP TABLE made");
+        let both =
+            world.load(&[&[files[0].as_str(), &again], &load[..], &reject].concat()).unwrap();
+        assert_eq!(both["loaded"], 6, "{both}");
+    }
+    // What an option says is skipped in each file, whatever it has.
+    let (a, b) =
+        (world.file("first.csv", blank.as_bytes()), world.file("other.csv", b"x\ny\n4;40\n"));
+    world.sql("DROP TABLE IF EXISTS made");
+    let load = ["--dialect", "auto", "--skip-lines", "2", "--table", "made", "--create"];
+    let summary = world.load(&[&[a.as_str(), &b], &load[..]].concat()).unwrap();
+    assert_eq!((&summary["loaded"], &summary["skipped"]), (&4.into(), &4.into()));
+}
+
 /// An error that another dialect would explain says so.
 fn errors_have_the_dialect_as_their_hint(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS made; CREATE TABLE made (id int, name text, day date)");
@@ -258,6 +312,7 @@ fn files_say_what_they_are() {
         plans_are_checked(&mut world);
         auto_takes_what_is_decided(&mut world);
         lines_around_the_table(&mut world);
+        lines_around_the_table_differ(&mut world);
         errors_have_the_dialect_as_their_hint(&mut world);
     });
 }

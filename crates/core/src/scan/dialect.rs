@@ -96,7 +96,7 @@ impl Characters {
     /// similar functions of `src/common/wchar.c`. A four-byte character of GB18030 counts as two
     /// pairs.
     #[inline]
-    pub(super) fn joins(self, byte: u8, next: u8) -> bool {
+    pub fn joins(self, byte: u8, next: u8) -> bool {
         // In none of these encodings is a second byte less than this. The server rejects the first
         // byte in that case.
         const LEAST: u8 = 0x30;

@@ -196,3 +196,40 @@ fn later_exponents_fit_columns_of_measurements_alone() {
         assert_eq!(Fit::new(vec![column]).altered(value.as_bytes(), &record), altered);
     }
 }
+
+#[test]
+fn long_records_are_held_to_the_types_piece_by_piece() {
+    use Guess::*;
+    let column = |guess| NewColumn {
+        name: String::new(),
+        guess,
+        measures: false,
+        empty: false,
+        mean_length: 1,
+    };
+    let columns = [Int8, Text, Int8].map(column).to_vec();
+    let spaced = " ".repeat(300 << 10) + "7";
+    let escaped = Dialect { escape: b'\\', ..Dialect::csv() };
+    for (dialect, record, found) in [
+        (Dialect::csv(), "7,\"a,\"\"07\n,\",8\n", None),
+        (Dialect::csv(), "007,\"a,\"\"07\n,\",8\n", Some(0)),
+        (Dialect::csv(), "7,\"a,\"\"07\n,\",08\r\n", Some(2)),
+        (Dialect::csv(), "\"7\",,\"08\"", Some(2)),
+        (Dialect::csv(), ",07,,08", None),
+        (Dialect::csv(), &format!("7,{spaced},8"), None),
+        (Dialect::csv(), &format!("{spaced},7,8"), Some(0)),
+        (escaped, "7,\"\\\",08,\",8\n", None),
+        (Dialect::text(), "7\ta\\\t08\t8\n", None),
+        (Dialect::text(), "7\ta\\\\\t08\n", Some(2)),
+        (Dialect::text(), "\\N\t\\N\t\\x30\\x38\n", Some(2)),
+        (Dialect { delimiter: b'|', ..Dialect::csv() }.in_encoding("SJIS"), "7|x|8", None),
+    ] {
+        for length in [1, 3, record.len()] {
+            let mut fit = LongRecordFit::new(columns.clone(), &dialect);
+            let last = record.len().div_ceil(length) - 1;
+            let mut pieces = record.as_bytes().chunks(length).enumerate();
+            let altered = pieces.find_map(|(i, piece)| fit.altered(piece, i == last));
+            assert_eq!(altered, found, "{record:.40?} by {length}");
+        }
+    }
+}

@@ -7,8 +7,8 @@ use crate::source::Source;
 use pgsluice_core::scan::binary::{self, HEADER_LEN};
 use pgsluice_core::scan::Dialect;
 
-/// Signatures, what such a file is, and what to do about it. A line of text has none of the bytes
-/// that [`is_binary`] looks for; signatures of letters alone need one of them after them.
+/// Signatures, and what such a file is. A line of text has none of the bytes that [`is_binary`]
+/// looks for; signatures of letters alone need one of them after them.
 const SIGNATURES: [(&[u8], &str); 21] = [
     (b"PAR1", "Parquet"),
     (b"ARROW1", "Arrow IPC"),
@@ -35,6 +35,9 @@ const SIGNATURES: [(&[u8], &str); 21] = [
 
 /// Where the header of the first file of a tar archive has its signature.
 const TAR: usize = 257;
+
+/// Control characters that delimit fields in some files, so that detection tries them.
+const CONTROL_DELIMITERS: [u8; 2] = [0x01, 0x1f];
 
 /// How many bytes are looked at.
 const HEAD: usize = 1024;
@@ -65,14 +68,21 @@ pub fn other_content(
             let head = &head[..head.len().min(HEADER_LEN)];
             binary::header(head).err().map(|_| "is not in COPY's binary format".into())
         }
-        FileFormat::Delimited(_) if preamble => no_text(&head, utf8).map(|other| other.what),
+        FileFormat::Delimited(dialect) if preamble => {
+            no_text(&head, dialect, utf8).map(|other| other.what)
+        }
         FileFormat::Delimited(dialect) => other(&head, dialect, utf8).map(|other| other.what),
     })
 }
 
 /// What the file is, if it is surely neither CSV nor text. Of files in `utf8` all bytes are known.
 pub(super) fn other(bytes: &[u8], dialect: &Dialect, utf8: bool) -> Option<WrongContent> {
-    no_text(bytes, utf8).or_else(|| other_text(bytes, dialect))
+    no_text(bytes, dialect, utf8).or_else(|| other_text(bytes, dialect))
+}
+
+/// As [`other`], for a file in UTF-8 whose dialect is not known yet.
+pub(super) fn other_than_csv(bytes: &[u8]) -> Option<WrongContent> {
+    by_signature(bytes, &CONTROL_DELIMITERS, true).or_else(|| other_text(bytes, &Dialect::csv()))
 }
 
 fn is(what: &str, hint: &'static str) -> Option<WrongContent> {
@@ -80,16 +90,21 @@ fn is(what: &str, hint: &'static str) -> Option<WrongContent> {
 }
 
 /// As [`other`], whatever text may precede the header.
-pub(super) fn no_text(bytes: &[u8], utf8: bool) -> Option<WrongContent> {
+pub(super) fn no_text(bytes: &[u8], dialect: &Dialect, utf8: bool) -> Option<WrongContent> {
+    by_signature(bytes, &[dialect.delimiter, dialect.quote], utf8)
+}
+
+/// As [`no_text`]; `marks` are the bytes that may stand around fields.
+fn by_signature(bytes: &[u8], marks: &[u8], utf8: bool) -> Option<WrongContent> {
     let head = &bytes[..bytes.len().min(HEAD)];
     if head.starts_with(b"PGCOPY\n\xff\r\n\0") {
         return is("in COPY's binary format", "`format` binary reads it");
     }
     let found = SIGNATURES.iter().find(|(signature, _)| head.starts_with(signature));
-    if let Some((_, what)) = found.filter(|_| is_binary(head)) {
+    if let Some((_, what)) = found.filter(|_| is_binary(head, marks)) {
         return is(what, "convert it to CSV first; the loader reads CSV, COPY's text format and COPY's binary format");
     }
-    if head.get(TAR..).is_some_and(|rest| rest.starts_with(b"ustar")) && is_binary(head) {
+    if head.get(TAR..).is_some_and(|rest| rest.starts_with(b"ustar")) && is_binary(head, marks) {
         return is("a tar archive", "unpack it first: tar -xf");
     }
     if head.starts_with(b"%PDF-") {
@@ -131,9 +146,9 @@ fn other_text(bytes: &[u8], dialect: &Dialect) -> Option<WrongContent> {
 /// What to do about UTF-16.
 pub(super) const UTF16: &str = "convert it first: iconv -f UTF-16 -t UTF-8";
 
-/// Whether there are control characters that no text has.
-fn is_binary(head: &[u8]) -> bool {
-    head.iter().any(|c| matches!(c, 0..=8 | 14..=26 | 28..=31))
+/// Whether there are control characters that no text has, apart from `marks`.
+fn is_binary(head: &[u8], marks: &[u8]) -> bool {
+    head.iter().any(|c| matches!(c, 0..=8 | 14..=26 | 28..=31) && !marks.contains(c))
 }
 
 /// Whether every other byte of the first ones is zero.
@@ -200,5 +215,13 @@ mod tests {
         // Where neither commas nor quotes mean anything, lines of JSON are values.
         let whole = Dialect { delimiter: 1, quote: 2, ..Dialect::csv() };
         assert!(other(b"{\"a\": 1}\n", &whole, true).is_none());
+        // A delimiter is no byte that text does not have.
+        for delimiter in [1, 0x1f] {
+            let unusual = Dialect { delimiter, ..Dialect::csv() };
+            let row = [b"ORCL", &[delimiter][..], b"12.5\n"].concat();
+            assert!(other(&row, &unusual, true).is_none());
+            assert!(other(&[&row[..], b"\0"].concat(), &unusual, true).is_some());
+            assert!(other_than_csv(&row).is_none());
+        }
     }
 }

@@ -5,6 +5,7 @@ use super::chunk::{Chunk, Counts, Part};
 use super::content;
 use super::decompress::{self, Compression};
 use super::footer::{Footer, WithoutFooter};
+use super::held::HeldBytes;
 use super::records::{fields, Cutter, Layout};
 use crate::error::{Error, Place};
 use crate::frame::{blank_end, first_comment, Frame, Passed};
@@ -22,6 +23,8 @@ mod header;
 mod room;
 mod span;
 mod strays;
+#[cfg(test)]
+mod tests;
 
 pub use header::HeaderLine;
 
@@ -62,7 +65,7 @@ pub(super) struct InputFile {
     /// what the first bytes say
     pub compression: Option<Compression>,
     /// read and not yet given on
-    pub(super) held: Vec<u8>,
+    pub(super) held: HeldBytes,
     pub(super) ended: bool,
     pub(super) offset: u64,
     eol: Eol,
@@ -73,8 +76,8 @@ pub(super) struct InputFile {
     seen: usize,
     /// where the last record that is held whole ends, in the held bytes
     cut: usize,
-    /// there may be stray quotes in what was read since the last chunk, and in what was left
-    stray: [bool; 2],
+    /// there may be stray quotes in the held bytes up to here
+    stray_to: usize,
     /// the cutter has met a stray quote that is not what it is to COPY: it is lost
     lost: bool,
     /// bytes so far of a record that passes in pieces
@@ -129,12 +132,12 @@ impl InputFile {
             Some(_) => (None, Box::new(counted) as Box<dyn Read + Send>),
             None => decompress::open(counted, &taken).map_err(|e| Error::io("read", &name, &e))?,
         };
-        let (source, footer) = match frame.skip_footer {
-            0 => (source, None),
-            lines => {
-                let (source, footer) = WithoutFooter::new(source, lines);
+        let (source, footer) = match (frame.skip_footer, dialect) {
+            (lines @ 1.., Some(dialect)) => {
+                let (source, footer) = WithoutFooter::new(source, lines, dialect);
                 (Box::new(source) as Box<dyn Read + Send>, Some(footer))
             }
+            _ => (source, None),
         };
         let mut file = InputFile {
             name,
@@ -144,7 +147,7 @@ impl InputFile {
             taken,
             version,
             compression,
-            held: Vec::new(),
+            held: HeldBytes::default(),
             ended: false,
             offset: 0,
             eol: Eol::Unknown,
@@ -152,7 +155,7 @@ impl InputFile {
             fault: None,
             seen: 0,
             cut: 0,
-            stray: [false; 2],
+            stray_to: 0,
             lost: false,
             giant: None,
             giant_end: None,
@@ -199,7 +202,7 @@ impl InputFile {
                 return Err(Error::data(Corrupt::WrongLength.to_string()).at(place));
             }
             let passed = left.min(self.held.len());
-            self.held.drain(..passed);
+            self.held.pass(passed);
             self.offset += passed as u64;
             left -= passed;
             self.fill(CHUNK)?;
@@ -210,7 +213,7 @@ impl InputFile {
     /// Looks whether the content may be CSV or text.
     fn begin(&mut self, dialect: &Dialect, utf8: bool, preamble: bool) -> Result<(), Error> {
         let other = match preamble {
-            true => content::no_text(&self.held, utf8),
+            true => content::no_text(&self.held, dialect, utf8),
             false => content::other(&self.held, dialect, utf8),
         };
         if let Some(other) = other {
@@ -236,7 +239,7 @@ impl InputFile {
             .with_hint(content::UTF16));
         }
         if self.held.starts_with(b"\xef\xbb\xbf") {
-            self.held.drain(..3);
+            self.held.pass(3);
             self.offset = 3;
         }
         Ok(())
@@ -246,9 +249,8 @@ impl InputFile {
     fn fill(&mut self, target: usize) -> Result<(), Error> {
         let target = self.enough(target);
         let mut filled = self.held.len();
-        if filled < target {
-            self.held.reserve_exact(target - filled);
-            self.held.resize(target, 0);
+        if filled < target && !self.ended {
+            self.held.grow(target);
         }
         while filled < target && !self.ended {
             match self.source.read(&mut self.held[filled..]) {
@@ -283,7 +285,10 @@ impl InputFile {
 
     /// Reads until `target` bytes are held and looks where records end in them.
     fn split(&mut self, layout: &Layout, target: usize) -> Result<(), Error> {
-        self.fill(target)?;
+        // Not for a few bytes each time where comments make short chunks.
+        if target > CHUNK || self.held.len() < CHUNK - CHUNK / 4 {
+            self.fill(target)?;
+        }
         let strict = layout.dialect().filter(|dialect| dialect.strict());
         if let (Some(dialect), true) = (strict, self.giant.is_some() || target >= MAX_HELD) {
             self.fill_past_quote(dialect)?;
@@ -312,6 +317,11 @@ impl InputFile {
             if !comment || self.comment_at.is_some() {
                 break;
             }
+            if !sure && self.giant.is_none() {
+                // Looking at every line that may be a comment would be in vain.
+                (self.seen, self.stray_to) = (self.held.len(), self.held.len());
+                break;
+            }
             from = to + 1;
         }
         if let (Cutter::Tuples(splitter), true) = (&mut cutter, self.ended) {
@@ -327,7 +337,9 @@ impl InputFile {
     /// Looks where records end up to `to`; whether there may be a stray quote.
     fn feed(&mut self, cutter: &mut Cutter, to: usize) -> bool {
         let cuts = cutter.feed(&self.held[self.seen..to]);
-        self.stray[0] |= cuts.stray;
+        if cuts.stray {
+            self.stray_to = to;
+        }
         if let Some(last) = cuts.last {
             self.cut = self.seen + last;
         }
@@ -339,12 +351,13 @@ impl InputFile {
         cuts.stray
     }
 
-    /// The next bytes: whole records where a record can be held. `None` at the end.
-    /// Empty lines that end the file are passed over if `blank`.
+    /// The next bytes: whole records where a record can be held, about `most` of them. `None` at
+    /// the end. Empty lines that end the file are passed over if `blank`.
     pub(super) fn next(
         &mut self,
         layout: &Layout,
         blank: bool,
+        most: usize,
         free: Vec<u8>,
     ) -> Result<Option<Chunk>, Error> {
         if self.done {
@@ -358,7 +371,10 @@ impl InputFile {
             }
             match (self.giant, self.giant_end) {
                 (Some(_), Some(end)) => break (end, Part::LastPiece),
-                (None, _) if self.comment_at == Some(0) => self.pass_comments()?,
+                (None, _) if self.comment_at == Some(0) => match layout.dialect() {
+                    Some(dialect) => self.pass_comments(dialect)?,
+                    None => self.comment_at = None,
+                },
                 (None, _) if self.comment_at.is_some() => break (self.cut, Part::Whole),
                 _ if self.fault.is_some() && self.cut == 0 => return Err(self.corrupt(layout)),
                 (Some(_), None) if self.ended => break (self.held.len(), Part::LastPiece),
@@ -379,6 +395,7 @@ impl InputFile {
                 _ => break (self.first_line()?, Part::Whole),
             }
         };
+        let end = if part == Part::Whole { self.end_of(most, end, layout, blank) } else { end };
         let start = self.offset - self.giant.unwrap_or(0);
         if part != Part::Whole {
             let length = self.giant.unwrap_or(0) + end as u64;
@@ -409,11 +426,8 @@ impl InputFile {
     }
 
     /// Makes a chunk of the first `end` bytes held.
-    fn give(&mut self, end: usize, part: Part, layout: &Layout, mut free: Vec<u8>) -> Chunk {
-        free.clear();
-        free.extend_from_slice(&self.held[end..]);
-        let mut bytes = std::mem::replace(&mut self.held, free);
-        bytes.truncate(end);
+    fn give(&mut self, end: usize, part: Part, layout: &Layout, free: Vec<u8>) -> Chunk {
+        let mut bytes = self.held.take(end, free);
         if bytes.len() < bytes.capacity() / 4 {
             // Lanes remember chunks, and count their bytes.
             bytes.shrink_to_fit();
@@ -429,7 +443,7 @@ impl InputFile {
             start: self.offset,
             eol: self.eol,
             part,
-            stray: self.stray[0] || self.stray[1],
+            stray: self.stray_to > 0,
             damaged: self.damaged.take(),
             last,
             line: 0,
@@ -438,7 +452,7 @@ impl InputFile {
             bytes,
         };
         self.offset += end as u64;
-        self.stray = [false, self.stray[0] && !self.held.is_empty()];
+        self.stray_to = self.stray_to.saturating_sub(end);
         self.seen -= end.min(self.seen);
         self.cut = self.cut.saturating_sub(end);
         self.comment_at = self.comment_at.map(|at| at.saturating_sub(end));
@@ -457,6 +471,12 @@ fn ends_data(bytes: &[u8], dialect: &Dialect, eol: Eol) -> bool {
     }
     let mut scanner = Scanner::new(bytes, true, dialect, eol);
     let mut record = Record::default();
-    while scanner.next(&mut record) == Ok(Next::Record) {}
-    scanner.ended()
+    loop {
+        match scanner.next(&mut record) {
+            Ok(Next::Record) => {}
+            // The marker may follow a malformed record.
+            Err(_) if scanner.skip_record().is_some_and(|(from, to)| from < to) => {}
+            _ => return scanner.ended(),
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! A source without its last lines, which are held back until it has ended.
 
-use crate::frame::line_end;
-use pgsluice_core::scan::Eol;
+use crate::frame::{first_end, line_end};
+use pgsluice_core::scan::{Dialect, Eol};
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -35,7 +35,8 @@ impl Footer {
 pub(super) struct WithoutFooter {
     source: Box<dyn Read + Send>,
     lines: u32,
-    /// what the source's lines end with, by its first block
+    dialect: Dialect,
+    /// what the source's lines end with, by its first record
     end: Option<u8>,
     held: Vec<u8>,
     /// what of it was given on
@@ -49,11 +50,16 @@ pub(super) struct WithoutFooter {
 }
 
 impl WithoutFooter {
-    pub fn new(source: Box<dyn Read + Send>, lines: u32) -> (WithoutFooter, Footer) {
+    pub fn new(
+        source: Box<dyn Read + Send>,
+        lines: u32,
+        dialect: &Dialect,
+    ) -> (WithoutFooter, Footer) {
         let footer = Footer::default();
         let without = WithoutFooter {
             source,
             lines,
+            dialect: dialect.clone(),
             end: None,
             held: Vec::new(),
             given: 0,
@@ -77,11 +83,16 @@ impl WithoutFooter {
         let read = self.source.read(&mut self.held[at..]);
         self.held.truncate(at + *read.as_ref().unwrap_or(&0));
         self.ended = read? == 0;
-        let known = memchr::memchr(b'\n', &self.held).is_some();
-        if self.end.is_none() && !(known || self.ended || self.held.len() >= BLOCK) {
-            return Ok(());
-        }
-        let end = *self.end.get_or_insert_with(|| line_end(&self.held, Eol::Unknown));
+        let end = match self.end {
+            Some(end) => end,
+            None => {
+                let eol = first_end(&self.held, &self.dialect);
+                if eol == Eol::Unknown && !self.ended && self.held.len() < BLOCK {
+                    return Ok(());
+                }
+                *self.end.insert(line_end(&self.held, eol, &self.dialect))
+            }
+        };
         let (start, lines) = last_lines(&self.held, end, self.lines);
         // Not if it begins before what is held.
         let most = lines == u64::from(self.lines);
@@ -123,6 +134,7 @@ fn last_lines(bytes: &[u8], end: u8, most: u32) -> (usize, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pgsluice_core::scan::StrayQuotes;
 
     /// Gives a few bytes at a time.
     struct Slow(io::Cursor<Vec<u8>>, usize);
@@ -136,7 +148,8 @@ mod tests {
 
     fn read(bytes: &[u8], lines: u32, step: usize) -> (Vec<u8>, u64, bool) {
         let source = Box::new(Slow(io::Cursor::new(bytes.to_vec()), step));
-        let (mut without, footer) = WithoutFooter::new(source, lines);
+        let csv = Dialect { stray_quotes: StrayQuotes::Error, ..Dialect::csv() };
+        let (mut without, footer) = WithoutFooter::new(source, lines, &csv);
         let mut read = Vec::new();
         without.read_to_end(&mut read).unwrap();
         assert!(without.held.capacity() <= 2 * (LIMIT + BLOCK));
@@ -150,6 +163,7 @@ mod tests {
             ("a\nb\nc", 1, "a\nb\n", 1),
             ("a\r\nb\r\n\r\n", 2, "a\r\n", 2),
             ("a\rb\rc\r", 2, "a\r", 2),
+            ("1,\"x\ny\"\r2,z\rTotal\r", 1, "1,\"x\ny\"\r2,z\r", 1),
             ("a\nb\n", 2, "", 2),
             ("a\nb\n", 7, "", 2),
             ("", 1, "", 0),

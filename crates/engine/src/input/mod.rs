@@ -6,6 +6,7 @@ mod content;
 pub mod decompress;
 mod file;
 mod footer;
+mod held;
 mod known;
 mod locate;
 mod peek;

@@ -3,7 +3,6 @@
 use super::{content, decompress};
 use crate::error::Error;
 use crate::source::Source;
-use pgsluice_core::scan::Dialect;
 use std::io::{self, Read};
 use std::sync::Arc;
 
@@ -26,7 +25,7 @@ pub struct Peek {
 /// The source cannot be read, or is neither CSV nor text.
 pub fn peek(source: &dyn Source) -> Result<Peek, Error> {
     let (name, (mut bytes, whole)) = (source.name(), first_bytes(source, PEEK)?);
-    if let Some(other) = content::other(&bytes, &Dialect::csv(), true) {
+    if let Some(other) = content::other_than_csv(&bytes) {
         return Err(
             Error::data(format!("{name} {}, and not CSV", other.what)).with_hint(other.hint)
         );

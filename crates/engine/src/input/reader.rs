@@ -55,6 +55,8 @@ pub struct Reader {
     marked: bool,
     /// the lines of the current file so far, where they are counted
     lines: Option<u64>,
+    /// about so many records are in a chunk at most
+    most_records: usize,
     /// of each file, what an earlier load has loaded
     known: Vec<KnownRanges>,
     /// set when the known ranges of a source have passed
@@ -99,6 +101,7 @@ impl Reader {
             blank: false,
             marked: false,
             lines: None,
+            most_records: usize::MAX,
             known: Vec::new(),
             compared: Arc::default(),
             cut_off: None,
@@ -183,6 +186,11 @@ impl Reader {
         self.lines = Some(0);
     }
 
+    /// From here on, a chunk has about `most` records at most.
+    pub fn limit_chunks(&mut self, most: usize) {
+        self.most_records = most.max(1);
+    }
+
     /// From here on, empty lines at the end of a file are passed over if records have several
     /// `fields`: with one, such a line is a record.
     pub fn pass_blank_ends(&mut self, fields: usize) {
@@ -202,7 +210,7 @@ impl Reader {
             (Some(comment), Some(dialect)) => {
                 without_comments(&file.held, file.ended, dialect, comment).into()
             }
-            _ => Cow::Borrowed(file.held.as_slice()),
+            _ => Cow::Borrowed(&file.held[..]),
         };
         (bytes, file.ended)
     }
@@ -258,7 +266,7 @@ impl Reader {
         }
         if let (Some(dialect), true) = (self.layout.dialect(), self.header != Header::None) {
             let header = file.take_header(dialect)?;
-            file.pass_comments()?;
+            file.pass_comments(dialect)?;
             match &self.first_header {
                 None => self.first_header = header,
                 Some(first) => {
@@ -295,7 +303,7 @@ impl Reader {
             }
             let next = match self.cut_off.take() {
                 Some(chunk) => Some(chunk),
-                None => file.next(&self.layout, self.blank, free)?,
+                None => file.next(&self.layout, self.blank, self.most_records, free)?,
             };
             let known = self.known.get_mut(self.next_file - 1);
             match next {

@@ -19,6 +19,9 @@ impl Plan {
         if self.recast.as_ref().is_some_and(Recast::counts_lines) {
             reader.count_lines();
         }
+        if let Some(most) = self.recast.as_ref().and_then(Recast::most_records) {
+            reader.limit_chunks(most);
+        }
         reader.pass_blank_ends(self.fields.len());
         reader.passed_lines()
     }

@@ -43,7 +43,8 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
         let names: Vec<String> = names.iter().map(|n| n.clone().unwrap_or_default()).collect();
         Inference::new(&names, &options.target)
     });
-    let mut look = Look { inference, record: Record::default(), left: options.input.limit };
+    let (record, left) = (Record::default(), options.input.limit);
+    let mut look = Look { inference, record, left, unexamined: false };
     let whole = look.at(reader, options, &dialect, &mut notes)?;
     let Some(inference) = look.inference else {
         let name = options.input.sources.first().map_or(String::new(), |s| s.name());
@@ -107,11 +108,13 @@ struct Look {
     record: Record,
     /// how many may still be seen
     left: Option<u64>,
+    /// a record was too long to be held
+    unexamined: bool,
 }
 
 impl Look {
-    /// Looks at the records that will be loaded, as far as the options ask for; tells
-    /// whether these were all.
+    /// Looks at the records that will be loaded, as far as the options ask for. Gives whether these
+    /// were all.
     fn at(
         &mut self,
         reader: &Reader,
@@ -140,7 +143,10 @@ impl Look {
                 seen.div_ceil(1 << 10)
             ));
         }
-        Ok(whole)
+        if self.unexamined {
+            notes.push("a record that does not fit in memory was not examined for types".into());
+        }
+        Ok(whole && !self.unexamined)
     }
 
     /// Reads the input again, up to about `most` bytes, and all of it if some column has no
@@ -154,9 +160,10 @@ impl Look {
         let mut reader = Reader::open(&options.input)?;
         let (mut seen, mut free) = (0, Vec::new());
         while let Some(chunk) = reader.next(free)? {
-            // What does not fit of a record that is too long to be held, the load reports.
-            if chunk.part == Part::Whole {
-                self.see(options, &chunk.bytes, chunk.scanner(dialect), 0);
+            // The load holds a record that is too long to be held to the types of the others.
+            match chunk.part {
+                Part::Whole => self.see(options, &chunk.bytes, chunk.scanner(dialect), 0),
+                Part::Piece | Part::LastPiece => self.unexamined = true,
             }
             seen += chunk.bytes.len();
             free = chunk.bytes;
@@ -172,13 +179,21 @@ impl Look {
 
     /// Sees the records that a scanner of these bytes finds behind the first `skip`.
     fn see(&mut self, options: &Options, bytes: &[u8], mut scanner: Scanner, mut skip: u64) {
-        // A malformed record is the load's to report.
-        while self.left != Some(0) && scanner.next(&mut self.record) == Ok(Next::Record) {
+        while self.left != Some(0) {
+            let well_formed = match scanner.next(&mut self.record) {
+                Ok(Next::Record) => true,
+                // The load reports it, and may go on with the records after it.
+                Err(_) if scanner.skip_record().is_some_and(|(from, to)| from < to) => false,
+                _ => return,
+            };
             if skip > 0 {
                 skip -= 1;
                 continue;
             }
             self.left = self.left.map(|left| left - 1);
+            if !well_formed {
+                continue;
+            }
             let fields = self.record.len();
             let inference = self
                 .inference

@@ -106,6 +106,8 @@ pub struct Lane {
     /// refused records go there; `None` where the first one stops the load
     rejects: Option<Arc<Rejects>>,
     oversized: Option<savepoint::OversizedRecord>,
+    /// the record in pieces, if types were inferred from others
+    long: Option<malformed::LongRecord>,
     /// what is recorded at the next commit; `None` where nothing is
     pieces: Option<once::Pieces>,
     /// the servers that hold the partitions, where rows go straight to them
@@ -133,6 +135,7 @@ impl Lane {
             in_piece: false,
             rejects,
             oversized: None,
+            long: None,
             pieces: None,
             nodes: None,
         }
@@ -179,9 +182,8 @@ impl Lane {
             self.finish()?;
             return Err(self.altered(&placed, column, line));
         }
-        if self.plan.recast.is_some() && placed.prepared.chunk.part != Part::Whole {
-            self.finish()?;
-            return Err(self.too_long_to_recast(&placed));
+        if placed.prepared.chunk.part != Part::Whole {
+            self.check_piece(&placed)?;
         }
         match self.gather(placed, pool)? {
             Some(placed) => self.take_by_root(placed, pool),
@@ -336,30 +338,6 @@ impl Lane {
                 pool.give(chunk.bytes);
             }
         }
-    }
-
-    /// A value that the server would take as another one.
-    fn altered(&self, placed: &Placed, column: usize, line: u64) -> Error {
-        let chunk = &placed.prepared.chunk;
-        let (before, start, end) = chunk.record_of_line(&self.plan.layout, line);
-        let name = self.plan.columns.get(column).cloned().unwrap_or_default();
-        let inferred = self.plan.inferred.as_ref().and_then(|all| all.get(column));
-        let message = format!(
-            "the type {}, which was inferred for the column, would change the value",
-            inferred.map_or("", |new| new.guess.sql())
-        );
-        let value = self.value(chunk, start..end, &name);
-        let place = Place {
-            file: self.names[chunk.file].clone(),
-            record: Some(placed.before.records + before + 1),
-            line: Some(placed.before.lines + line),
-            offset: Some(chunk.offset + start as u64),
-            column: Some(name),
-            value,
-        };
-        Error::new(message)
-            .at(place)
-            .with_hint("`create`=text-on-doubt reads the whole input first")
     }
 
     /// The server's error, with its place in the file as far as the server names one.

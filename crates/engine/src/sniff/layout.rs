@@ -150,7 +150,9 @@ impl FileLayout {
         let class = form(records.map(|row| row.kinds[0]));
         let ended = matches!(sample.bytes.last(), Some(b'\n' | b'\r'));
         let is_text = |row: &&SampleRow| {
-            let other = !row.kinds.is_empty() && row.kinds[0].class() != class;
+            // A record that is cut off may begin with an empty field.
+            let own = row.kinds.first().map_or(Class::None, |kind| kind.class());
+            let other = own != Class::None && own != class;
             row.filled == 1 && row.width < reading.width && other && class.is_form()
         };
         let lines = after.iter().map(|row| row.last + 1 - row.line).sum();

@@ -32,10 +32,10 @@ impl InputFile {
                 self.passed.lines += 1;
             }
         }
-        let head = self.pass_lines(frame.skip_lines)?;
+        let head = self.pass_lines(frame.skip_lines, dialect)?;
         self.passed_over.head += head;
         self.comment = frame.comment;
-        self.pass_comments()?;
+        self.pass_comments(dialect)?;
         Ok(line)
     }
 
@@ -79,13 +79,13 @@ impl InputFile {
     }
 
     fn drop_held(&mut self, length: usize) {
-        self.held.drain(..length);
+        self.held.pass(length);
         self.offset += length as u64;
     }
 
     /// Passes over the next lines, whatever they are; gives how many there were.
-    fn pass_lines(&mut self, number: u64) -> Result<u64, Error> {
-        let end = line_end(&self.held, self.eol);
+    fn pass_lines(&mut self, number: u64, dialect: &Dialect) -> Result<u64, Error> {
+        let end = line_end(&self.held, self.eol, dialect);
         let (mut at, mut passed, mut within) = (0, 0, false);
         while passed < number {
             match memchr::memchr(end, &self.held[at..]) {
@@ -113,9 +113,9 @@ impl InputFile {
     }
 
     /// Passes over the comments that the held bytes begin with, which begin where a record may.
-    pub(in crate::input) fn pass_comments(&mut self) -> Result<(), Error> {
+    pub(in crate::input) fn pass_comments(&mut self, dialect: &Dialect) -> Result<(), Error> {
         let Some(comment) = self.comment else { return Ok(()) };
-        let end = line_end(&self.held, self.eol);
+        let end = line_end(&self.held, self.eol, dialect);
         let mut at = 0;
         while self.held.get(at) == Some(&comment) {
             match memchr::memchr(end, &self.held[at..]) {
@@ -127,7 +127,7 @@ impl InputFile {
                 None => {
                     self.drop_held(at);
                     at = 0;
-                    self.passed_over.comments += self.pass_lines(1)?;
+                    self.passed_over.comments += self.pass_lines(1, dialect)?;
                 }
             }
             if at == self.held.len() {
@@ -139,7 +139,7 @@ impl InputFile {
         self.drop_held(at);
         // What comes next is cut from its start.
         (self.cutter, self.seen, self.cut, self.comment_at) = (None, 0, 0, None);
-        (self.lost, self.stray) = (false, [false; 2]);
+        (self.lost, self.stray_to) = (false, 0);
         Ok(())
     }
 

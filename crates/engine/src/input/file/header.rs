@@ -46,7 +46,8 @@ impl InputFile {
                     let fields = (0..record.len()).map(field).collect();
                     self.eol = scanner.eol();
                     self.passed.lines += scanner.lines();
-                    let bytes = self.held.drain(..record.end).collect::<Vec<u8>>();
+                    let bytes = self.held[..record.end].to_vec();
+                    self.held.pass(bytes.len());
                     self.offset += bytes.len() as u64;
                     return Ok(Some(HeaderLine { file: self.name.clone(), line, bytes, fields }));
                 }

@@ -1,12 +1,42 @@
 //! How much of a file was read, and how much memory the rest needs.
 
 use super::InputFile;
+use crate::frame::blank_end;
+use crate::input::Layout;
+use pgsluice_core::scan::{Format, Next, Record, Scanner};
 use std::sync::atomic::Ordering;
 
 impl InputFile {
     /// Bytes that came from the disk so far.
     pub(in crate::input) fn raw_bytes(&self) -> u64 {
         self.raw_read.load(Ordering::Relaxed)
+    }
+
+    /// Where the first `most` of the whole records end that the held bytes have up to `end`, or
+    /// before the empty lines there if `blank`: they may be the file's last ones.
+    pub(super) fn end_of(&self, most: usize, end: usize, layout: &Layout, blank: bool) -> usize {
+        let bytes = &self.held[..end];
+        let Some(dialect) = layout.dialect() else { return end };
+        if most > end || memchr::memchr2_iter(b'\r', b'\n', bytes).count() < most {
+            return end;
+        }
+        let mut scanner = Scanner::new(bytes, true, dialect, self.eol);
+        let mut record = Record::default();
+        for _ in 0..most {
+            match scanner.next(&mut record) {
+                Ok(Next::Record) => {}
+                Err(_) if scanner.skip_record().is_some_and(|(from, to)| from < to) => {}
+                _ => return end,
+            }
+        }
+        let text = dialect.format == Format::Text;
+        match scanner.position() {
+            at if blank => match blank_end(&bytes[..at], text).0 {
+                0 => end,
+                at => at,
+            },
+            at => at,
+        }
     }
 
     /// `target`, or what is left of the file and one byte, which shows that it has grown: small

@@ -21,7 +21,9 @@ impl InputFile {
         let Some(Cutter::Lines(splitter)) = &self.cutter else { return Ok(()) };
         // The file ends within quotes.
         let open = self.ended && splitter.in_quote();
-        self.stray[0] |= open;
+        if open {
+            self.stray_to = self.held.len();
+        }
         self.lost |= stray || open;
         if let Some((splitter, from)) = giant {
             self.check_giant_quotes(dialect, splitter, from)?;
@@ -124,7 +126,7 @@ impl InputFile {
                 // What comes next is cut from its start.
                 (self.cutter, self.seen, self.cut, self.lost) = (None, end, end, false);
                 (self.giant_end, self.comment_at, self.eol) = (Some(end), None, scanner.eol());
-                (self.damaged, self.stray[0]) = (Some(fault), true);
+                (self.damaged, self.stray_to) = (Some(fault), self.held.len());
                 return Ok(());
             }
             if self.ended || rest.len() > MAX_HELD {
@@ -181,7 +183,8 @@ impl InputFile {
             };
         }
         // What comes next is cut from its start.
-        (self.cutter, self.seen, self.lost, self.stray[0]) = (None, 0, false, true);
+        (self.cutter, self.seen, self.lost) = (None, 0, false);
+        self.stray_to = self.held.len();
         Ok(at + 1 + usize::from(crlf && self.eol == Eol::CrNl))
     }
 }

@@ -141,15 +141,18 @@ impl Bisection<'_> {
                 return (Form::Text, written);
             }
         }
+        let (stray, major) = (self.chunk.stray && plan.recast.is_none(), plan.major);
         let mut bytes = Vec::new();
         for (_, item) in &self.good[records] {
+            let record = self.record(*item);
+            // Each one alone: what a stray quote means depends on what follows it, and without the
+            // rejected records that is something else than in the file.
+            let own = encode::own_form(&record, stray, Eol::Unknown, dialect, major);
             // The last record of a file may lack its end. It gets none, which a backslash of the
             // text format would make part of its value; nothing stands behind it here either.
-            bytes.extend_from_slice(&self.record(*item));
+            bytes.extend_from_slice(own.as_deref().unwrap_or(&record));
         }
-        let (stray, major) = (self.chunk.stray && plan.recast.is_none(), plan.major);
-        let own = encode::own_form(&bytes, stray, Eol::Unknown, dialect, major);
-        (Form::AsIs, own.unwrap_or(bytes))
+        (Form::AsIs, bytes)
     }
 
     /// A record in the file's own form, one field for each column.

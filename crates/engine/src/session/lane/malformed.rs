@@ -4,12 +4,88 @@ use super::{Lane, Placed};
 use crate::buffer_pool::BufferPool;
 use crate::encode::Prepared;
 use crate::error::{Error, Place};
-use crate::input::Chunk;
+use crate::infer::LongRecordFit;
+use crate::input::{Chunk, Part};
 use crate::recast;
 use crate::stray;
 use pgsluice_core::error::Malformed;
 
+/// A record in pieces that is held to types which were inferred from other records.
+pub(super) struct LongRecord {
+    fit: LongRecordFit,
+    /// its first line in the file
+    line: u64,
+}
+
 impl Lane {
+    /// A value that the server would take as another one.
+    pub(super) fn altered(&self, placed: &Placed, column: usize, line: u64) -> Error {
+        let chunk = &placed.prepared.chunk;
+        let (before, start, end) = chunk.record_of_line(&self.plan.layout, line);
+        let place = Place {
+            file: self.names[chunk.file].clone(),
+            record: Some(placed.before.records + before + 1),
+            line: Some(placed.before.lines + line),
+            offset: Some(chunk.offset + start as u64),
+            ..Place::default()
+        };
+        let name = self.plan.columns.get(column).map_or("", String::as_str);
+        let value = self.value(chunk, start..end, name);
+        self.altered_at(Place { value, ..place }, column)
+            .with_hint("`create`=text-on-doubt reads the whole input first")
+    }
+
+    fn altered_at(&self, place: Place, column: usize) -> Error {
+        let inferred = self.plan.inferred.as_ref().and_then(|all| all.get(column));
+        Error::new(format!(
+            "the type {}, which was inferred for the column, would change the value",
+            inferred.map_or("", |new| new.guess.sql())
+        ))
+        .at(Place { column: self.plan.columns.get(column).cloned(), ..place })
+    }
+
+    /// Checks the next piece of a record that is too long to be held.
+    pub(super) fn check_piece(&mut self, placed: &Placed) -> Result<(), Error> {
+        let chunk = &placed.prepared.chunk;
+        let begins = chunk.offset == chunk.start;
+        if self.plan.recast.is_some() {
+            self.finish()?;
+            return Err(self.too_long_to_recast(placed));
+        }
+        let (Some(columns), Some(dialect)) = (&self.plan.inferred, self.plan.dialect()) else {
+            return Ok(());
+        };
+        let mut long = self.long.take().unwrap_or_else(|| LongRecord {
+            fit: LongRecordFit::new(columns.clone(), dialect),
+            line: placed.before.lines + 1,
+        });
+        // The fields after a stray quote are not those that COPY finds.
+        let last = chunk.part == Part::LastPiece;
+        let altered = match chunk.damaged {
+            Some(_) => None,
+            None => long.fit.altered(&chunk.bytes, last),
+        };
+        let Some(column) = altered else {
+            self.long = (!last).then_some(long);
+            return Ok(());
+        };
+        if begins {
+            // What the server has against earlier records comes first.
+            self.finish()?;
+        }
+        let place = Place {
+            file: self.names[chunk.file].clone(),
+            record: Some(placed.before.records + 1),
+            line: Some(long.line),
+            offset: Some(chunk.start),
+            ..Place::default()
+        };
+        let error = self.altered_at(place, column);
+        Err(error.with_hint(
+            "a record that does not fit in memory is not examined for types: create the table first",
+        ))
+    }
+
     /// The records of a chunk as they are sent, where these are not the file's.
     pub(super) fn recast(&self, chunk: &Chunk) -> Option<Chunk> {
         let (recast, dialect) = (self.plan.recast.as_ref()?, self.plan.dialect()?);

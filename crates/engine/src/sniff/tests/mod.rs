@@ -248,6 +248,7 @@ fn a_footer_is_text_that_no_record_begins_with() {
     assert_eq!(look(&format!("{table}6")).skip_footer, 0);
     assert_eq!(look(&format!("{table}6\n")).skip_footer, 0);
     assert_eq!(look(&format!("{table}6,x\n")).skip_footer, 0);
+    assert_eq!(look(&format!("{table},x\n")).skip_footer, 0);
     assert_eq!(look(&format!("{table}\n\n")).skip_footer, 0);
 }
 

@@ -1,0 +1,105 @@
+//! Files that are out of the ordinary, chunk by chunk.
+
+use crate::frame::Frame;
+use crate::input::{Chunk, Layout, Reader};
+use crate::options::{FileFormat, InputOptions};
+use crate::source::BytesSource;
+use pgsluice_core::scan::{Dialect, StrayQuotes};
+use std::sync::Arc;
+
+/// All chunks of a file with records.
+fn chunks(bytes: &[u8], dialect: &Dialect, frame: Frame, set: impl Fn(&mut Reader)) -> Vec<Chunk> {
+    let input = InputOptions {
+        sources: vec![Arc::new(BytesSource::new("rows", bytes))],
+        format: FileFormat::Delimited(dialect.clone()),
+        frame,
+        ..InputOptions::default()
+    };
+    let mut reader = Reader::open(&input).unwrap();
+    set(&mut reader);
+    let next = || reader.next(Vec::new()).unwrap();
+    std::iter::from_fn(next).filter(|chunk| !chunk.bytes.is_empty()).collect()
+}
+
+fn rows(chunks: &[Chunk]) -> String {
+    chunks.iter().map(|chunk| String::from_utf8_lossy(&chunk.bytes)).collect()
+}
+
+/// The time that this thread has computed for.
+fn computed() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    stat.split(' ').next().unwrap().parse::<u64>().unwrap() / 1_000_000
+}
+
+#[test]
+fn a_malformed_record_does_not_hide_the_end_of_the_data() {
+    let mut bytes = b"0\tz\n1\ta\rb\n2\tok\n\\.\n".to_vec();
+    bytes.extend(b"5\tx\n".repeat(150_000));
+    let chunks = chunks(&bytes, &Dialect::text(), Frame::default(), |_| ());
+    let layout = Layout::Lines(Dialect::text());
+    assert_eq!(chunks.iter().map(|chunk| chunk.count(&layout).records).sum::<u64>(), 3);
+}
+
+#[test]
+fn comments_take_time_by_their_lines_alone() {
+    let strict = Dialect { stray_quotes: StrayQuotes::Literal, ..Dialect::csv() };
+    for (record, dialect) in [("1,x\n", &strict), ("1,x\"y\n", &strict), ("1,\"\n\",\n", &strict)] {
+        let bytes = format!("{record}# c\n").repeat(20_000);
+        let frame = Frame { comment: Some(b'#'), ..Frame::default() };
+        let before = computed();
+        let chunks = chunks(bytes.as_bytes(), dialect, frame, |_| ());
+        let took = computed() - before;
+        assert!(took < 500, "{took} ms for {record:?}");
+        let length = record.len() as u64 + 4;
+        for (i, chunk) in chunks.iter().enumerate() {
+            assert_eq!(chunk.bytes, record.as_bytes());
+            assert_eq!((chunk.offset, chunk.passed.lines), (i as u64 * length, u64::from(i > 0)));
+        }
+        assert_eq!(chunks.len(), 20_000);
+    }
+}
+
+/// Line feeds within quotes end no lines where those end with CR, and the other way round.
+#[test]
+fn lines_around_records_end_as_the_first_record_does() {
+    let csv = Dialect { stray_quotes: StrayQuotes::Error, ..Dialect::csv() };
+    let (head, footer, comment) = (1, 1, Some(b'#'));
+    for (bytes, left) in [
+        ("title\r1,\"x\ny\"\r2,z\rTotal\r", "1,\"x\ny\"\r2,z\r"),
+        ("1,\"x\ny\"\r2,z\r3,\"\n\"\rTotal\r", "2,z\r3,\"\n\"\r"),
+        ("title\r# c\r1,\"x\ny\"\r# c\r2,z\rTotal\r", "1,\"x\ny\"\r2,z\r"),
+        ("title\n1,\"x\ry\"\n2,z\nTotal\n", "1,\"x\ry\"\n2,z\n"),
+        ("1,\"x\ry\"\n2,z\nTotal\n", "2,z\n"),
+        ("title\r\n1,\"x\ny\"\r\n2,z\r\nTotal\r\n", "1,\"x\ny\"\r\n2,z\r\n"),
+    ] {
+        let frame = Frame { skip_lines: head, skip_footer: footer, comment, ..Frame::default() };
+        assert_eq!(rows(&chunks(bytes.as_bytes(), &csv, frame, |_| ())), left, "{bytes:?}");
+    }
+    let only = Frame { comment, ..Frame::default() };
+    assert_eq!(rows(&chunks(b"# c\r1,\"x\ny\"\r", &csv, only, |_| ())), "1,\"x\ny\"\r");
+}
+
+/// Whole records, whatever is cut: nothing is lost, and stray quotes stay marked.
+#[test]
+fn chunks_have_no_more_records_than_the_reader_asks_for() {
+    let csv = Dialect { stray_quotes: StrayQuotes::Literal, ..Dialect::csv() };
+    let mut bytes = b"1\n".repeat(100_000);
+    bytes.extend(b"2,\"\n\n\"\n3\"\n".repeat(50_000));
+    bytes.extend(b"\n".repeat(5_000));
+    let limit = |reader: &mut Reader| {
+        reader.limit_chunks(2_000);
+        reader.pass_blank_ends(2);
+    };
+    let chunks = chunks(&bytes, &csv, Frame::default(), limit);
+    let layout = Layout::Lines(csv);
+    let (mut offset, mut strays) = (0, 0);
+    for chunk in &chunks {
+        assert_eq!(chunk.offset, offset);
+        offset += chunk.bytes.len() as u64;
+        strays += chunk.strays(&layout);
+        let records = chunk.count(&layout).records;
+        assert!(records <= 2_000 && (records > 1_000 || chunk.last), "{records}");
+    }
+    assert_eq!(rows(&chunks).as_bytes(), &bytes[..bytes.len() - 5_000]);
+    assert_eq!(strays, 50_000);
+}

@@ -1,0 +1,87 @@
+//! The bytes of a file that were read and not yet given on.
+//!
+//! Bytes are taken off at the front. The others move only when more is read, or when they are fewer
+//! than those that are taken: the time for many short pieces grows with their bytes alone.
+
+use std::ops::{Deref, DerefMut};
+
+#[derive(Default)]
+pub(super) struct HeldBytes {
+    bytes: Vec<u8>,
+    /// how many of them were taken off
+    taken: usize,
+}
+
+impl HeldBytes {
+    /// Takes off the first bytes.
+    pub fn pass(&mut self, length: usize) {
+        self.taken += length;
+        debug_assert!(self.taken <= self.bytes.len());
+    }
+
+    /// Takes off the first bytes and gives them; `free` is memory to use.
+    pub fn take(&mut self, length: usize, mut free: Vec<u8>) -> Vec<u8> {
+        if length < self.len() / 2 {
+            // Not in `free`: of a large buffer that is cut down for each of many short chunks, the
+            // rest is too short for the next one.
+            let bytes = self[..length].to_vec();
+            self.pass(length);
+            return bytes;
+        }
+        free.clear();
+        free.extend_from_slice(&self[length..]);
+        let mut bytes = std::mem::replace(&mut self.bytes, free);
+        bytes.drain(..std::mem::take(&mut self.taken));
+        bytes.truncate(length);
+        bytes
+    }
+
+    /// Makes them as many as `length`, which is more than they are.
+    pub fn grow(&mut self, length: usize) {
+        self.bytes.drain(..std::mem::take(&mut self.taken));
+        self.bytes.reserve_exact(length.saturating_sub(self.bytes.len()));
+        self.bytes.resize(length, 0);
+    }
+
+    /// Leaves off what follows the first bytes.
+    pub fn truncate(&mut self, length: usize) {
+        self.bytes.truncate(self.taken + length);
+    }
+}
+
+impl Deref for HeldBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.taken..]
+    }
+}
+
+impl DerefMut for HeldBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.taken..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_and_what_is_left_are_the_bytes() {
+        let mut held = HeldBytes::default();
+        held.grow(10);
+        held.copy_from_slice(b"0123456789");
+        assert_eq!(held.take(2, b"xyz".to_vec()), b"01");
+        held.pass(1);
+        assert_eq!(held.take(5, Vec::new()), b"34567");
+        assert_eq!(&held[..], b"89");
+        held.pass(1);
+        held.grow(3);
+        held[1..].copy_from_slice(b"ab");
+        held.truncate(2);
+        assert_eq!(&held[..], b"9a");
+        assert_eq!(held.take(2, Vec::new()), b"9a");
+        assert!(held.is_empty());
+    }
+}
