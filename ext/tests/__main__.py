@@ -1,4 +1,4 @@
-"""Runs every test, says which were left out and which took longest: python3 -m tests, in ext/.
+"""Runs every test, then reports the tests left out and those that took longest: python3 -m tests, in ext/.
 
 `python3 -m tests PART ...` runs only these parts: `version`, `newest` and `oldest`, which together are all tests.
 """
@@ -11,7 +11,7 @@ from .cluster import left_out
 
 
 class Result(unittest.TextTestResult):
-    """As unittest's own, which only counts what was skipped, and times only the whole."""
+    """unittest's result, which also reports the reason for each skipped test and the time of the slowest ones."""
 
     def __init__(self, *settings, **more):
         super().__init__(*settings, **more)
@@ -34,14 +34,14 @@ class Result(unittest.TextTestResult):
 
 
 class Runner(unittest.TextTestRunner):
-    """As unittest's own, with these results."""
+    """unittest's runner, with these results."""
 
     resultclass = Result
 
 
-# What ext/compat/ has for a version is used by what these test: privileges, options and defaults of COPY,
-# extending relations, their blocks, entries of B-trees, files of indexes, collations, workers' sessions, other libraries.
-# `make test` runs them on every major. A name is a module's, or that of a class in one.
+# These test what ext/compat/ has for each version: privileges, options and defaults of COPY, extending relations,
+# their blocks, entries of B-trees, files of indexes, collations, workers' sessions, other libraries.
+# `make test` runs them on every major. A name is that of a module, or of a class in one.
 VERSION = {
     "blocks", "build", "foreign_keys", "index_build.Index", "index_build.Languages", "index_build.Visibility",
     "index_crash.Keyed", "index_crash.Several", "index_crash.Sorted", "index_gin.GinLogged", "index_hash.HashLogged",
@@ -49,7 +49,7 @@ VERSION = {
     "routes", "security", "small", "statements", "workers",
 }
 
-# Of the others, `make test` runs these on the newest major and the rest on the oldest: about as long as each other.
+# Of the others, `make test` runs these on the newest major and the rest on the oldest: the two parts take about as long.
 NEWEST = {
     "binary", "btree_merge", "index_gin", "index_hash", "duplicates", "duplicates_private", "fuzz", "index_crash.Behind", "index_crash.Committed", "index_leaves.Behind",
     "index_private.Private", "readers", "types", "unique_merge",
@@ -57,7 +57,7 @@ NEWEST = {
 
 
 def classes(suite):
-    """The names of the classes of all tests, in their order."""
+    """The names of the classes of all tests, in order."""
     for test in suite:
         if isinstance(test, unittest.TestSuite):
             yield from classes(test)
@@ -66,7 +66,7 @@ def classes(suite):
 
 
 def names(name):
-    """A class of tests by its name, and by its module's."""
+    """The names by which a class of tests can be listed: its own and its module's."""
     name = name.removeprefix("tests.test_")
     return {name, name.split(".")[0]}
 
@@ -82,7 +82,7 @@ if sys.argv[1:] and set(sys.argv[1:]) <= PARTS:
     if absent := sorted(PARTS - set(sys.argv[1:])):
         left_out(f"tests that the {' and the '.join(absent)} major runs; PGSLUICE_SOAK=1 runs all")
     found = dict.fromkeys(classes(unittest.defaultTestLoader.discover("tests", top_level_dir=".")))
-    # A module that got another name would leave its part without a word.
+    # A renamed module would silently leave its part.
     if unknown := (VERSION | NEWEST) - set().union(*map(names, found)):
         sys.exit(f"no test has the name {', '.join(sorted(unknown))}")
     chosen = [name for name in found if part(name) in sys.argv[1:]]

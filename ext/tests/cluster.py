@@ -1,4 +1,4 @@
-"""PostgreSQL clusters for the extension's tests: installed, made, started, killed."""
+"""PostgreSQL clusters for the extension's tests: install, create, start, kill."""
 
 import atexit
 import functools
@@ -17,9 +17,9 @@ from pathlib import Path
 from .libpq import Refused, Session
 
 EXT = Path(__file__).resolve().parent.parent
-# Beside the servers: where the user who runs them can go, even if the clone is private.
+# Next to the servers: the user who runs them can go there, even if the clone is private.
 BUILD = (EXT.parent / "build" / "servers").resolve().parent / "ext"
-# Ends what a process that is gone has left; the embedded server has the same.
+# Ends the processes and removes the files of a test process that is gone; the embedded server uses it, too.
 BEHIND = EXT.parent / "crates" / "pgserver" / "src" / "behind.sh"
 
 
@@ -28,7 +28,7 @@ def _output(*command):
 
 
 def _user():
-    """Whom the servers run as: nobody may run them as root."""
+    """The user that the servers run as; None: the current one. PostgreSQL does not run as root."""
     if os.geteuid() != 0:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}
@@ -41,8 +41,8 @@ USER = _user()
 def put(file, target):
     """Copies a file or a folder to its place in one step.
 
-    A library that were written over would crash the servers that have it loaded, and of a
-    folder half copied nobody would see that it is not whole.
+    Overwriting a library in place would crash the servers that have it loaded, and a folder copied halfway would look
+    complete.
     """
     fresh = target.with_name(f".{target.name}-{os.getpid()}")
     if file.is_dir():
@@ -50,16 +50,15 @@ def put(file, target):
         shutil.copytree(file, fresh)
     else:
         shutil.copyfile(file, fresh)
-        fresh.chmod(0o644)  # whatever the umask under which the clone was made: the server's user reads it
+        fresh.chmod(0o644)  # the server's user must read it, whatever umask the clone was made under
     os.replace(fresh, target)
 
 
 def install():
-    """Installs the extension where no root is needed; gives the folder of programs.
+    """Installs the extension where no root is needed; returns the folder of programs.
 
-    PostgreSQL finds its files from where its programs lie, so that a copy of an
-    installation is an installation. The clone's own servers are used as they are.
-    Where $PGSLUICE_INSTALLED is set, all that has been done.
+    PostgreSQL finds its files relative to its programs, so a copy of an installation is an installation. The clone's
+    own servers are used as they are. If $PGSLUICE_INSTALLED is set, all this has been done.
     """
     config = Path(os.environ["PG_CONFIG"])
     if not config.is_absolute():
@@ -100,19 +99,19 @@ MAJOR = int(re.search(r"\d+", _output(BIN / "postgres", "--version")).group())
 
 
 def library(name):
-    """Where an installed library lies."""
+    """The path of an installed library."""
     return Path(_output(BIN / "pg_config", "--pkglibdir")) / f"{name}.so"
 
 
 def left_out(what):
-    """Says what the tests leave out, and why; scripts/test-extension and CI show these lines."""
-    # A line of its own, whatever unittest has begun.
+    """Reports what the tests leave out, and why; scripts/test-extension and CI show these lines."""
+    # On a line of its own, whatever unittest has printed.
     print(f"\nleft out: on PostgreSQL {MAJOR}: {what}", file=sys.stderr, flush=True)
 
 
 @functools.cache
 def has(module):
-    """Whether a contrib module is there; if not, that is said once."""
+    """Whether a contrib module is installed; if not, that is reported once."""
     share = Path(_output(BIN / "pg_config", "--sharedir"))
     there = (share / "extension" / f"{module}.control").exists()
     if not there:
@@ -122,7 +121,7 @@ def has(module):
 
 @functools.cache
 def has_program(name):
-    """Whether the server came with a program; if not, that is said once."""
+    """Whether the server was installed with a program; if not, that is reported once."""
     there = (BIN / name).exists()
     if not there:
         left_out(f"what {name} would look at, which is not here")
@@ -130,7 +129,7 @@ def has_program(name):
 
 
 def wait_until(what):
-    """Waits for what comes true however slow the machine is; False if it does not in minutes."""
+    """Waits until `what()` is true, however slow the machine is; returns False after three minutes."""
     deadline = time.monotonic() + 180
     while not what():
         if time.monotonic() > deadline:
@@ -140,7 +139,7 @@ def wait_until(what):
 
 
 def _state(pid):
-    """What a process does, as /proc has it: T has stopped, Z waits to be collected, X is gone."""
+    """The state of a process in /proc: T is stopped, Z is a zombie, X is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -148,27 +147,27 @@ def _state(pid):
 
 
 def _runs(pid):
-    """Whether a process still holds memory: one that nobody has collected does not."""
+    """Whether a process still holds memory: a zombie does not."""
     return _state(pid) not in "ZX"
 
 
 def endless(path):
-    """A COPY's program whose data has no end: whenever the load is ended, it is in the middle of it."""
+    """A PROGRAM for COPY whose data never ends, so that the load can only end in its middle."""
     return f"PROGRAM 'while cat {path}; do :; done'"
 
 
 def as_user(command):
-    """The command as the servers' user runs it."""
+    """The command as run by the servers' user."""
     command = [str(part) for part in command]
     return ["runuser", "-u", USER, "--", *command] if USER else command
 
 
 @functools.cache
 def _scratch():
-    """The folder for all of this process: ended and removed when that is gone, killed or not."""
+    """The folder for all of this process. It is removed, and its servers ended, when the process is gone, even if killed."""
     folder = tempfile.mkdtemp(prefix="pgsluice-ext-")
     os.chmod(folder, 0o755)
-    # Not in this session: Ctrl-C at the terminal must not end it first.
+    # In another session: Ctrl-C at the terminal must not end it first.
     behind = subprocess.Popen(["sh", BEHIND, folder], cwd="/", start_new_session=True, stdin=subprocess.PIPE,
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     atexit.register(behind.communicate)
@@ -185,7 +184,7 @@ def _folder():
 
 
 def _run(command, folder):
-    """Runs a program as the server's user; gives its output."""
+    """Runs a program as the server's user; returns its output."""
     done = subprocess.run(as_user(command), capture_output=True, text=True, cwd=folder, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{command}\n{done.stdout}{done.stderr}")
@@ -194,7 +193,7 @@ def _run(command, folder):
 
 @functools.cache
 def _template():
-    """A cluster that has never run, for others to be copies of: initdb takes a second."""
+    """A cluster that has never run, which others are copied from: initdb takes a second."""
     folder = _folder()
     _run([BIN / "initdb", "--no-sync", "-D", folder / "data", "-k", "-U", "postgres", "-A", "trust",
           "-E", "UTF8", "--locale=C.UTF-8"], folder)
@@ -202,7 +201,7 @@ def _template():
 
 
 class Cluster:
-    """One server and its data, in a folder of its own below the temporary one.
+    """One server and its data, in its own folder below the temporary one.
 
     `copy_of` is a server, which this one then follows, or a backup, which is recovered.
     """
@@ -226,7 +225,7 @@ class Cluster:
                 f"unix_socket_directories = '{self.home}'",
                 f"port = {self.port}",
                 "shared_buffers = 64MB",
-                "autovacuum_naptime = 1d",  # on a slow machine it would come in the middle of a test
+                "autovacuum_naptime = 1d",  # on a slow machine it would run in the middle of a test
                 f"fsync = {'on' if durable else 'off'}",
                 "session_preload_libraries = 'pgsluice'",
                 *settings,
@@ -253,16 +252,16 @@ class Cluster:
         self._run([BIN / "pg_ctl", "-D", self.data, "-m", mode, "-w", "-t", "600", "stop"])
 
     def kill(self):
-        """SIGKILL to the postmaster and to each of its children, as a power cut would."""
+        """Sends SIGKILL to the postmaster and to each of its children, like a power cut."""
         postmaster = int((self.data / "postmaster.pid").read_text().split()[0])
         every = [postmaster]
         try:
-            # Stopped first, it starts no other process between the listing and its death.
+            # Once stopped, it starts no other process between the listing and its death.
             os.kill(postmaster, signal.SIGSTOP)
             wait_until(lambda: _state(postmaster) in "TZX")
             every += map(int, Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split())
         except (FileNotFoundError, ProcessLookupError):
-            pass  # it was just ending by itself, as one does that has no room for WAL
+            pass  # it was already exiting, as a server without room for WAL does
         for pid in every:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -270,7 +269,7 @@ class Cluster:
                 pass
         if not wait_until(lambda: not any(map(_runs, every))):
             raise TimeoutError(f"processes of the killed server {postmaster} are still there")
-        # Where nobody reaps the dead, their numbers look alive to the next postmaster.
+        # If nobody reaps the dead processes, the next postmaster takes their process IDs for live ones.
         (self.data / "postmaster.pid").unlink(missing_ok=True)
         for lock in self.home.glob(".s.PGSQL.*"):
             lock.unlink()
@@ -291,8 +290,8 @@ class Cluster:
         return Session(BIN, f"host={self.home} port={self.port} user={user} dbname={database}", stops)
 
     def sql(self, text, stdin=None, database="postgres", user="postgres"):
-        """Runs SQL, with `stdin` as the data of its COPY FROM STDIN; gives the output."""
-        # What may be a command of psql's own is left to psql, and so is how it reads data.
+        """Runs SQL, with `stdin` as the data of its COPY FROM STDIN; returns the output."""
+        # psql runs what may be one of its own commands, and reads the data.
         if stdin is None and "\\" not in text:
             with self.connect(database, user) as session:
                 return session.run(text).strip()
@@ -306,14 +305,14 @@ class Cluster:
         return done.stdout.decode(errors="replace").strip()
 
     def session(self, text):
-        """Runs SQL to its end whatever fails; gives the output and the errors."""
+        """Runs all of the SQL, whatever fails; returns the output and the errors."""
         if "\\" in text:
             return self.psql(text)
         with self.connect(stops=False) as session:
             return session.run(text).strip("\n"), "".join(session.told)
 
     def psql(self, text):
-        """As `session`, with psql's own commands."""
+        """Like `session`, with psql's own commands."""
         done = subprocess.run(
             self.command("-v", "ON_ERROR_STOP=0", "-f", "-"), input=text.encode(),
             capture_output=True, check=False,
@@ -337,7 +336,7 @@ class Cluster:
             raise TimeoutError(f"the standby has not replayed {here}: {self.tail()}")
 
     def checksums(self):
-        """pg_checksums on the stopped cluster, where it is there; starts it again."""
+        """Stops the cluster, runs pg_checksums if it is installed, and starts the cluster again."""
         known = self.sql("SELECT pg_relation_filepath(oid) FROM pg_class WHERE pg_relation_filepath(oid) IS NOT NULL").splitlines()
         self.stop()
         self._drop_cut_writes(set(known))
@@ -346,11 +345,11 @@ class Cluster:
         self.start()
 
     def _drop_cut_writes(self, known):
-        """Takes away what a SIGKILL within a write leaves, and no server reads again.
+        """Removes what a SIGKILL during a write leaves and no server reads again.
 
-        The system stops such a write at a page of its own, so half a block. That may be at the
-        end of a file, where the server counts whole blocks (mdnblocks), or anywhere in one of a
-        transaction that never came to be and wrote no WAL.
+        The system stops such a write at a page of its own, so in the middle of a block. That may be at the end of a
+        file, where the server counts whole blocks (mdnblocks), or anywhere in a file of a transaction that wrote no WAL
+        and never committed.
         """
         for folder in {name.rsplit("/", 1)[0] for name in known if name.startswith("base/")}:
             for file in (self.data / folder).iterdir():
@@ -362,14 +361,14 @@ class Cluster:
 
 
 class Held:
-    """A session of psql that is given its statements one by one; an error ends it."""
+    """A session of psql that gets its statements one by one; an error ends it."""
 
     def __init__(self, cluster):
         self.process = subprocess.Popen(cluster.command("-f", "-"), stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def run(self, sql):
-        """Waits until the statements are done; gives their output."""
+        """Runs the statements to their end; returns their output."""
         self.process.stdin.write(f"{sql};\n\\echo --done\n")
         self.process.stdin.flush()
         said = []
@@ -380,7 +379,7 @@ class Held:
         raise Refused(self.process.stderr.read())
 
     def end(self, sql=""):
-        """Runs the last statements and leaves; gives the exit code, the rest of the output and the errors."""
+        """Runs the last statements and ends the session; returns the exit code, the rest of the output and the errors."""
         said, refusal = self.process.communicate(f"{sql};\n")
         return self.process.returncode, said, refusal
 
@@ -389,12 +388,12 @@ class OnCluster(unittest.TestCase):
     """Tests on one cluster that has the extension."""
 
     settings = []  # lines of postgresql.conf
-    prepared = ""  # SQL for what else is to be there
+    prepared = ""  # SQL for anything else the tests need
 
     @classmethod
     def setUpClass(cls):
         cls.cluster = Cluster(cls.settings)
-        # Also where what follows fails, which tearDownClass would not be called for.
+        # Also if what follows fails: tearDownClass would not be called then.
         cls.addClassCleanup(cls.cluster.remove)
         cls.sql = cls.cluster.sql
         cls.sql(f"CREATE EXTENSION pgsluice; {cls.prepared}")

@@ -1,4 +1,4 @@
-"""Stock COPY as the oracle: the same input through both, equal tables or equal refusals."""
+"""Stock COPY as the oracle: it and the extension load the same input, and must leave equal tables or report equal errors."""
 
 import os
 import re
@@ -11,13 +11,12 @@ _LOCATION = re.compile(r"^LOCATION:.*\n?", re.M)
 _PLACE = re.compile(r"^psql:[^:]*:\d+: ", re.M)
 
 
-# From 16 on, relations grow by many blocks, and how many depends on the batches:
-# not even two runs of stock COPY have to leave the same order.
+# From 16 on, relations grow by many blocks, and how many depends on the batches: even two runs of stock COPY may leave different orders.
 ORDER = "ctid" if MAJOR < 16 else "t::text COLLATE \"C\""
 
 
 def outcome(cluster, table, copy, data, setup="", stock=False):
-    """(refusal, rows in order, tag, route) of one load into a fresh table."""
+    """Loads into a fresh table; returns (error, rows in order, tag, route)."""
     setting = "off" if stock else "on"
     path = cluster.file("input", data)
     last = "coalesce((SELECT coalesce(fell_back_because, route) FROM pgsluice.last_copy), '')"
@@ -26,9 +25,9 @@ def outcome(cluster, table, copy, data, setup="", stock=False):
         tag = session.run(setup) + session.run(copy.format(f"'{path}'"), tags=True)
         if "BEGIN" in setup:
             session.run("COMMIT")
-        # What it says beside the answer is not the COPY's.
+        # Messages of this query are not the COPY's.
         route = session.run(f"SET client_min_messages = warning; SELECT {last}")
-        # As one value: each call into libpq for another one takes its time.
+        # As one value: libpq needs a call for each value.
         rows = session.run(f"SELECT string_agg(t::text, E'\\n' ORDER BY {ORDER}) FROM t")
         refusal = _LOCATION.sub("", "".join(session.told))
     if not stock:
@@ -36,20 +35,20 @@ def outcome(cluster, table, copy, data, setup="", stock=False):
     return refusal or None, rows, tag, route
 
 
-# Stock COPY goes back to gaps that wider rows have left, by the free space map; a new file has none, and gets its rows in their order.
+# Stock COPY uses the free space map to fill gaps that wider rows have left. A new file has no such map, so its rows stay in order.
 IN_ORDER = "BEGIN; TRUNCATE t;"
 
 ROUTES = {"insert", "append", "fresh"}
 
-# A module of tests may be run with PGOPTIONS="-c pgsluice.debug_force_routes=on" (or workers): small loads go by pages then.
+# A module of tests may be run with PGOPTIONS="-c pgsluice.debug_force_routes=on" (or workers): then small loads write whole pages, too.
 FORCED = "pgsluice.debug_force_routes" in os.environ.get("PGOPTIONS", "")
 
-# What is not longer goes through stock COPY's own loop, unless the statement names its workers.
+# Data up to this size goes through stock COPY's own loop, unless the statement has the option workers.
 SMALL_BYTES = 1024
 
 
 def by_the_core(copy):
-    """The same COPY with the core's parser whatever the data's size; None if it has an old list of options."""
+    """The same COPY through the core's parser, whatever the size of the data; None if it has the option workers already, or the old option syntax."""
     if "workers" in copy:
         return None
     if "WITH (" in copy:
@@ -58,21 +57,21 @@ def by_the_core(copy):
 
 
 def compare(test, cluster, table, copy, data, setup="", route=ROUTES, ordered=True, stock=None):
-    """Asserts that a load by the extension equals stock COPY's; gives the refusal.
+    """Asserts that a load by the extension equals stock COPY's; returns the error.
 
-    `route` is the one it must take, or several to choose from; None: any, also stock COPY's.
-    `stock` is the outcome of stock COPY, where it is known.
+    `route` is the one it must take, or several to choose from; None: any, also stock COPY's. `stock` is the outcome of
+    stock COPY, if it is known.
     """
     stock = stock or outcome(cluster, table, copy, data, setup, stock=True)
     test.assertEqual(stock[3], "", "this was not stock COPY")
     copies = [copy]
-    # An error of the statement itself shows its text.
+    # An error in the statement itself quotes its text.
     if len(data) <= SMALL_BYTES and by_the_core(copy) and "LINE 1" not in (stock[0] or ""):
         copies.append(by_the_core(copy))
     for statement in copies:
         ours = outcome(cluster, table, statement, data, setup)
         test.assertEqual(stock[0], ours[0], statement)
-        # Stock COPY fills the gaps at the ends of earlier pages, whole pages do not.
+        # Stock COPY fills the gaps at the ends of earlier pages; whole pages do not.
         rows = [one if ordered and not FORCED else sorted(one.splitlines()) for one in (stock[1], ours[1])]
         test.assertEqual(*rows, statement)
         if stock[0] is None:

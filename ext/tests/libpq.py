@@ -1,8 +1,8 @@
-"""Sessions of libpq within this process: what psql gives and says, without starting it.
+"""Sessions of libpq within this process: what psql would print, without starting it.
 
-The suite has thousands of short sessions, and to start psql takes longer than most of them
-last. Scripts are cut into statements as psql cuts them, and printed as `psql -qAt` prints, with
-messages as VERBOSITY=verbose has them. psql's own commands are not understood.
+The suite has thousands of short sessions, and starting psql takes longer than most of them. Scripts are split into
+statements as psql splits them. Output is that of `psql -qAt`, with messages as for VERBOSITY=verbose. psql's own
+commands are not supported.
 """
 
 import ctypes
@@ -13,11 +13,11 @@ import select
 import socket
 from pathlib import Path
 
-_BAD = 1  # of a connection; the others are of results
+_BAD = 1  # status of a connection; the others are of results
 _EMPTY, _DONE, _ROWS, _COPY_OUT, _COPY_IN = range(5)
 _VERBOSE = 2
 
-# A semicolon ends a statement unless it stands within one of these, or in parentheses.
+# A semicolon ends a statement unless it is within one of these, or in parentheses.
 _TOKEN = re.compile(
     r"""[eE]'(?:[^'\\]|\\.)*' | '[^']*' | "[^"]*" | (?<![\w$])(\$\w*\$).*?\1 | --[^\n]* | /\*.*?\*/ | [();]""",
     re.S | re.X,
@@ -38,12 +38,12 @@ _FUNCTIONS = {
 
 
 class Refused(Exception):
-    """The server refused; the text is what psql says of it, SQLSTATE included."""
+    """The server reported an error; the text is what psql prints, SQLSTATE included."""
 
 
 @functools.cache
 def _library(programs):
-    """The libpq of the server's own package, or else the system's."""
+    """The libpq of the server's own package; if there is none, the system's."""
     found = sorted(Path(programs).parent.glob("**/libpq.so.5*")) + ["libpq.so.5"]
     pq = ctypes.CDLL(str(found[0]))
     for name, (result, *arguments) in _FUNCTIONS.items():
@@ -66,7 +66,7 @@ def statements(script):
 
 
 class Session:
-    """One connection. `said` is what it has printed, `told` are messages; an error ends a script if it `stops`."""
+    """One connection. `said` is the output so far, `told` the messages; if `stops`, an error ends the script."""
 
     def __init__(self, programs, where, stops=True):
         self.pq = _library(programs)
@@ -79,7 +79,7 @@ class Session:
             raise Refused(f"psql: error: {error}")
         self.pid = self.pq.PQbackendPID(self.conn)
         self.pq.PQsetErrorVerbosity(self.conn, _VERBOSE)
-        # Kept, for libpq calls it as long as there is a connection.
+        # Kept: libpq calls it as long as there is a connection.
         self.notice = _NOTICE(lambda _, text: self.told.append(self._decoded(text)))
         self.pq.PQsetNoticeProcessor(self.conn, self.notice, None)
 
@@ -94,7 +94,7 @@ class Session:
         return text.decode(errors="replace")
 
     def close(self):
-        """Leaves, and waits until the server's process is gone: what it locked and counted is settled then."""
+        """Closes the connection and waits until the server's process is gone: it has then released its locks and reported its statistics."""
         number = self.pq.PQsocket(self.conn)
         gone = socket.socket(fileno=os.dup(number)) if number >= 0 else None
         self.pq.PQfinish(self.conn)
@@ -109,7 +109,7 @@ class Session:
                     pass
 
     def run(self, script, tags=False):
-        """Runs statements one by one; gives what they print, with `tags` also the commands' own."""
+        """Runs statements one by one; returns what they print, with `tags` also the command tags."""
         before = len(self.said)
         for statement in statements(script):
             if self.pq.PQstatus(self.conn) == _BAD:
@@ -120,7 +120,7 @@ class Session:
         return "\n".join(self.said[before:])
 
     def _one(self, statement, tags):
-        """Runs one statement; whether it was refused."""
+        """Runs one statement; returns whether it failed."""
         refused = not self.pq.PQsendQuery(self.conn, statement.encode())
         if refused:
             self.told.append(self._decoded(self.pq.PQerrorMessage(self.conn)))
@@ -130,13 +130,13 @@ class Session:
         return refused
 
     def _next(self):
-        """Waits for the next result, until it begins here rather than within libpq: so Ctrl-C ends it."""
+        """Waits for the next result. It waits here rather than within libpq until the result begins, so that Ctrl-C works."""
         if self.pq.PQisBusy(self.conn):
             select.select([self.pq.PQsocket(self.conn)], [], [])
         return self.pq.PQgetResult(self.conn)
 
     def _result(self, result, tags):
-        """Takes one result; whether it is an error."""
+        """Takes one result; returns whether it is an error."""
         status = self.pq.PQresultStatus(result)
         if status == _ROWS:
             value, columns = self.pq.PQgetvalue, range(self.pq.PQnfields(result))
@@ -162,7 +162,7 @@ class Session:
             self.pq.PQfreemem(line)
 
     def copy(self, statement, data):
-        """COPY FROM STDIN of the data."""
+        """Runs COPY FROM STDIN with the data."""
         self.pq.PQsendQuery(self.conn, statement)
         self._wanted(_COPY_IN)
         self.pq.PQputCopyData(self.conn, data, len(data))
@@ -171,7 +171,7 @@ class Session:
         self.pq.PQgetResult(self.conn)
 
     def _wanted(self, status):
-        """Takes a result that must be of this kind."""
+        """Takes a result that must have this status."""
         result = self.pq.PQgetResult(self.conn)
         found, error = self.pq.PQresultStatus(result), self._decoded(self.pq.PQresultErrorMessage(result))
         self.pq.PQclear(result)

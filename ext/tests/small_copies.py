@@ -2,9 +2,9 @@
 
     make -C ext && PG_CONFIG=pg_config python3 -m ext.tests.small_copies [ROUNDS]
 
-One session of libpq sends COPY FROM STDIN again and again: some by stock COPY, as many by
-the extension, in turns (A B B A ...), into twins of a table. Printed are the medians of a
-round and of the rounds' ratios: wall time, and CPU time of the server's process.
+One session of libpq sends COPY FROM STDIN again and again, into two equal tables: by stock COPY
+and by the extension in turns (A B B A ...). It prints the medians of a round, and of the rounds'
+ratios: wall time, and CPU time of the server's process.
 """
 
 import statistics
@@ -27,7 +27,7 @@ def cpu(session):
 
 
 def rows(count):
-    """Lines of COPY's text format."""
+    """Lines in COPY's text format."""
     return "".join(f"{i}\tsome text of row {i}\t{i * 1000003}\t2024-01-02 03:04:05\n" for i in range(count)).encode()
 
 

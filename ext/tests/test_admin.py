@@ -1,4 +1,4 @@
-"""What the administrator decides: switches, caps, versions, and who sees what."""
+"""The administrator's controls: switches, caps, accepted server versions, and who can see the statistics of a load."""
 
 import subprocess
 import unittest
@@ -15,7 +15,7 @@ WAYS = "SELECT x->>'index', x->>'way', x->>'rows', x->>'because' FROM pgsluice.l
 
 
 class Administered(OnCluster):
-    """A cluster whose configuration tests change while sessions are open."""
+    """A cluster whose configuration the tests change while sessions are open."""
 
     def configure(self, session, **settings):
         """Changes settings of the server, and waits until this session has them."""
@@ -33,12 +33,13 @@ class Administered(OnCluster):
 
 
 class Switches(Administered):
-    """Settings of the configuration alone: no user, statement or role overrides them."""
+    """Settings that only the configuration can change: no user, statement or role overrides them."""
 
     prepared = "CREATE TABLE k (LIKE pgsluice.reject)"
 
     def test_allow(self):
-        """Off, it reaches a session that is open, whatever that one has set and asks for; on, all is as before."""
+        """With `pgsluice.allow` off, even open sessions use stock COPY and stock builds, and options that stock COPY
+        lacks are errors. No user can set it; on again, all is as before."""
         with self.cluster.connect() as session:
             session.run(f"{TABLE} SET pgsluice.copy = on; SET pgsluice.index_build = on")
             self.load(session, "pgsluice 'require'")
@@ -65,7 +66,7 @@ class Switches(Administered):
             self.assertEqual(session.run("SELECT route FROM pgsluice.last_copy"), "append")
 
     def test_set_before_the_library_is_loaded(self):
-        """A value that a session or a role has set before the library knew the name is not taken."""
+        """A value that a session sets before the library is loaded has no effect: the configuration's value counts."""
         with self.cluster.connect() as session:
             self.configure(session, allow="off", allow_whole_pages="off")
             session.run("CREATE ROLE early LOGIN SUPERUSER; ALTER ROLE early SET session_preload_libraries = plpgsql")
@@ -75,7 +76,7 @@ class Switches(Administered):
             self.assertEqual(session.run("SHOW pgsluice.allow; SHOW pgsluice.allow_whole_pages"), "off\noff")
 
     def test_each_path(self):
-        """With one path off the others stay; the rows are the same."""
+        """Each path can be switched off by itself: last_copy names the switch, the other paths are still used, and the rows are the same."""
         rows = set()
         with self.cluster.connect() as session:
             session.run("SET pgsluice.copy = on; SET pgsluice.index_build = on")
@@ -100,7 +101,7 @@ class Switches(Administered):
         self.assertEqual(len(rows), 1)
 
     def private(self, session, off):
-        """The indexes at the end of a COPY into a table that was made in the same transaction, and one of CREATE INDEX."""
+        """Checks how indexes are built at the end of a COPY into a table of the same transaction, and by CREATE INDEX."""
         session.run(f"BEGIN; {TABLE}")
         self.load(session)
         built = off != "allow_index_build"
@@ -112,7 +113,7 @@ class Switches(Administered):
         session.run("COMMIT")
 
     def test_a_sequence(self):
-        """Without blocks each row asks the sequence."""
+        """With sequence blocks off, the load accesses the sequence for each row; with them on, for less than one row in ten."""
         hits = []
         with self.cluster.connect() as session:
             for value in ("on", "off"):
@@ -125,7 +126,8 @@ class Switches(Administered):
         self.assertGreaterEqual(hits[1], ROWS)
 
     def test_memory_of_live_indexes(self):
-        """The setting bounds it, and last_copy says how much it was; with less, the entries go in by more rounds."""
+        """The smaller of live_index_memory and maintenance_work_mem bounds the memory for indexes, and last_copy
+        shows it; with little memory, the index is still complete."""
         with self.cluster.connect() as session:
             for value, size in (("64MB", 64 << 20), ("100kB", 100 << 10)):
                 self.configure(session, live_index_memory=value)
@@ -140,7 +142,7 @@ class Switches(Administered):
             self.assertEqual(session.run("SELECT index_memory FROM pgsluice.last_copy"), str(1 << 20))
 
     def test_a_copy_under_way(self):
-        """It ends as it began."""
+        """A COPY that is running when `pgsluice.allow` is switched off ends as it began, with all its rows."""
         self.sql(TABLE)
         copy = subprocess.Popen(self.cluster.command("-c", "SET pgsluice.copy = on; COPY t (a, b, c) FROM STDIN WITH (FORMAT csv, pgsluice 'require')"),
                                 stdin=subprocess.PIPE)
@@ -154,13 +156,13 @@ class Switches(Administered):
 
 
 class Caps(Administered):
-    """Workers of one COPY, and of the server; idle ones are given back."""
+    """Limits on the workers of one COPY and of the server; idle workers are given back."""
 
     settings = ["max_worker_processes = 12", "max_parallel_workers = 12"]
     prepared = "CREATE ROLE plain LOGIN; GRANT CREATE ON SCHEMA public TO plain"
 
     def copy(self, options="workers 2", user="postgres"):
-        """A COPY that has sent some rows, and waits for more."""
+        """A COPY that has sent some rows and waits for more."""
         copy = subprocess.Popen(self.cluster.command("-c", f"SET pgsluice.copy = on; COPY t (a, b, c) FROM STDIN WITH (FORMAT csv, {options})", user=user),
                                 stdin=subprocess.PIPE, stderr=subprocess.PIPE)
         copy.stdin.write(DATA)
@@ -174,7 +176,7 @@ class Caps(Administered):
             self.assertEqual(copy.returncode, 0, said)
 
     def test_of_one_copy(self):
-        """Statement and settings ask for more."""
+        """max_workers_per_copy limits a COPY whose statement requests more workers, down to none; a session cannot set pgsluice.max_workers."""
         with self.cluster.connect() as session:
             session.run(TABLE)
             self.configure(session, max_workers_per_copy="1")
@@ -189,14 +191,14 @@ class Caps(Administered):
             self.assertIn("55P02", str(refused.exception))
 
     def test_of_the_server(self):
-        """Several sessions have no more than that together; index builds count; all are shown with their leaders."""
+        """All sessions together, index builds included, never have more than pgsluice.max_workers workers; pg_stat_activity shows each worker with its leader."""
         with self.cluster.connect() as session:
             session.run("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b int, c text); CREATE TABLE big (a int) WITH (parallel_workers = 2);"
                         "INSERT INTO big SELECT * FROM generate_series(1, 200000)")
             self.configure(session, max_workers="3")
             copies = [self.copy(), self.copy()]
             shown = "SELECT count(*), count(DISTINCT leader_pid) FROM pg_stat_activity WHERE backend_type = 'pgsluice worker' AND query = 'pgsluice worker for PID ' || leader_pid"
-            # They are given back and come again while the machine is slow: each look is at one moment.
+            # On a slow machine, workers are given back and start again, so a single look may see fewer.
             self.assertTrue(wait_until(lambda: session.run(shown) == "3|2"))
             self.assertLessEqual(len(workers(self.cluster)), 3)
             session.run("SET max_parallel_maintenance_workers = 2; SET pgsluice.index_build = on; SET pgsluice.workers = 2; CREATE INDEX ON big (a)")
@@ -209,7 +211,7 @@ class Caps(Administered):
             self.assertEqual(session.run("SELECT method, workers FROM pgsluice.last_index_build"), "sorted|1")
 
     def test_half_of_the_slots_by_default(self):
-        """A role with INSERT alone cannot take all of them."""
+        """By default, COPYs of a role with only INSERT get at most half of the worker slots, whatever they request."""
         self.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b int, c text); GRANT INSERT ON t TO plain")
         copy = self.copy("workers 16", user="plain")
         seen = "SELECT usename, count(*) FROM pg_stat_activity WHERE backend_type = 'pgsluice worker' GROUP BY 1"
@@ -218,7 +220,7 @@ class Caps(Administered):
         self.end(copy)
 
     def test_of_an_idle_client(self):
-        """Workers go when nothing comes for some seconds, and come again when it flows; nothing is lost."""
+        """Workers end when no data comes for some seconds, and start again when it flows; no row is lost."""
         for column in ("c text", "c point"):
             with self.subTest(column=column):
                 self.sql(f"DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b int, {column})")
@@ -231,7 +233,7 @@ class Caps(Administered):
                     self.assertTrue(wait_until(lambda: len(workers(self.cluster)) == 2))
                     self.assertTrue(wait_until(lambda: not workers(self.cluster)))
                     self.assertTrue(wait_until(lambda: self.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'userlock'") == "0"))
-                # A trickle does not bring them back.
+                # A single row does not start them again.
                 copy.stdin.write(data[:data.index(b"\n") + 1])
                 copy.stdin.flush()
                 self.assertEqual(workers(self.cluster), [])
@@ -239,7 +241,7 @@ class Caps(Administered):
                 self.assertEqual(self.sql("SELECT count(*) FROM t"), str(6 * ROWS + 1))
 
     def test_cancelled_while_idle(self):
-        """An error gives the places back too."""
+        """A COPY that is terminated while it waits for data gives its workers' slots back."""
         self.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b int, c text)")
         copy = self.copy()
         self.assertTrue(wait_until(lambda: workers(self.cluster)))
@@ -250,17 +252,17 @@ class Caps(Administered):
 
 
 class Release(unittest.TestCase):
-    """A library that was built for another minor release than the server is: tests/neighbour.c makes it seem so."""
+    """A library built for another minor release than the server's; tests/neighbour.c simulates it."""
 
     def server(self, *settings):
-        """A server whose library seems to be built for the release 99 of its major version."""
+        """A server whose library seems to be built for minor release 99 of its major version."""
         server = Cluster(["session_preload_libraries = 'pgsluice, neighbour'", f"neighbour.built_for = {MAJOR}0099", *settings])
         self.addCleanup(server.remove)
         server.sql("SET client_min_messages = error; CREATE EXTENSION pgsluice; CREATE TABLE t (a int)")
         return server
 
     def test_another_one(self):
-        """One WARNING in each session, stock COPY and stock builds with the reason, errors for what stock COPY cannot do."""
+        """Each session gets one WARNING; COPY and index builds are stock and record the reason; options that stock COPY lacks are errors."""
         server = self.server()
         rows, number = server.file("rows", b"1\n" * 10), server.sql("SHOW server_version_num")
         reason = f"the library was built for PostgreSQL {MAJOR}.99, and the server is {MAJOR}.{int(number) % 10000}"
@@ -279,7 +281,7 @@ class Release(unittest.TestCase):
         self.assertEqual(server.session("COPY t FROM '/dev/null'; SELECT 1")[1], "")
 
     def test_accepted(self):
-        """A setting of the configuration accepts the server's release, and no other."""
+        """pgsluice.accept_server_version in the configuration accepts the server's release if it names exactly that one; a session cannot set it."""
         server = self.server()
         rows, number = server.file("rows", b"1\n" * 10), int(server.sql("SHOW server_version_num"))
         for accepted, route in ((number, "insert"), (number + 1, "stock")):
@@ -292,7 +294,7 @@ class Release(unittest.TestCase):
 
 
 class Seen(OnCluster):
-    """Whom `last_copy` and `last_index_build` show what a session has done."""
+    """Who can see a session's last COPY and last index build."""
 
     prepared = ("CREATE ROLE plain LOGIN; CREATE ROLE watcher LOGIN IN ROLE pg_read_all_stats; CREATE TABLE hidden (a int);"
                 "CREATE FUNCTION f() RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET pgsluice.copy = on SET pgsluice.index_build = on AS"
@@ -300,12 +302,12 @@ class Seen(OnCluster):
     shown = "SELECT count(*) FROM pgsluice.last_copy; SELECT count(*) FROM pgsluice.last_index_build"
 
     def test_by_whom(self):
-        """The user who ran it, and members of pg_read_all_stats; nobody else, though it is the same session."""
+        """Only the user who ran the COPY or build and members of pg_read_all_stats see it, even within the same session."""
         for user, count in (("plain", "0\n0"), ("watcher", "1\n1"), ("postgres", "1\n1")):
             self.assertEqual(self.cluster.sql(f"SET client_min_messages = error; SELECT FROM f(); {self.shown}", user=user), count)
 
     def test_discard_all(self):
-        """Nothing is left for the next user of a pooled connection."""
+        """DISCARD ALL leaves nothing in last_copy and last_index_build for the next user of a pooled connection; DISCARD PLANS keeps them."""
         self.assertEqual(self.sql(f"SET client_min_messages = error; SELECT FROM f(); DISCARD PLANS; {self.shown}"), "1\n1")
         self.assertEqual(self.sql(f"SET client_min_messages = error; SELECT FROM f(); DISCARD ALL; {self.shown}"), "0\n0")
 

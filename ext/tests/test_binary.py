@@ -1,4 +1,4 @@
-"""FORMAT binary: values of every kind, streams that are cut, changed and wrong."""
+"""COPY (FORMAT binary): values of every type, and streams that are truncated, changed or malformed."""
 
 import os
 import random
@@ -41,23 +41,23 @@ def row(*values):
 
 
 class Binary(OnCluster):
-    """What stock COPY writes in this format, and worse."""
+    """Streams that stock COPY TO writes, and malformed ones."""
 
     prepared = TYPES_SQL
 
     def same(self, data, table="CREATE TABLE t (a int, b text)", copy=COPY, setup="", route=ROUTES):
-        """The refusal that both gave, or None."""
+        """Loads by both and asserts equal outcomes; returns the error, or None."""
         with self.subTest(copy=copy, table=table[:60], data=data[:60]):
             return compare(self, self.cluster, table, copy, data, setup, route, ordered="workers" not in copy + setup)
 
     def written(self, query):
-        """What COPY TO writes."""
+        """The output of COPY TO."""
         path = self.cluster.home / "written"
         self.cluster.sql(f"COPY ({query}) TO '{path}' WITH (FORMAT binary)")
         return path.read_bytes()
 
     def test_types(self):
-        """All types in one table, and each alone with some NULLs."""
+        """All types in one table, with and without workers, and each type alone with some NULLs: the rows are those of stock COPY."""
         every = ", ".join(f"c{n} {kind}" for n, (kind, _) in enumerate(COLUMNS))
         values = ", ".join(f"({value})::{kind}" for kind, value in COLUMNS)
         data = self.written(f"SELECT {values} FROM generate_series(1, 2500) i")
@@ -69,7 +69,8 @@ class Binary(OnCluster):
         self.assertEqual(self.cluster.sql("SELECT count(*) FROM t"), "60")
 
     def test_streams(self):
-        """Headers, extensions, trailers, tuples of other shapes, fields of other lengths."""
+        """Header extensions, trailers, tuples with a wrong number of fields, fields of a wrong length, invalid
+        values: rows or errors are those of stock COPY, workers or not."""
         good = row(struct.pack(">i", 1), b"x")
         end = b"\xff\xff"
         many = good * 2500
@@ -104,7 +105,7 @@ class Binary(OnCluster):
             self.assertEqual(self.same(zoned, "CREATE TABLE t (a int, z timetz)") is None, is_good, zone)
 
     def test_cut_and_changed(self):
-        """A stream cut anywhere, and with bytes changed anywhere."""
+        """For a stream that is truncated anywhere or has bytes changed anywhere, rows or errors are those of stock COPY."""
         kinds = [0, 5, 8, 12, 13, 15, 18, 23, 28, 32, 35, 42, 43, 44, 46, 49]
         table = "CREATE TABLE t (" + ", ".join(f"c{n} {COLUMNS[n][0]}" for n in kinds) + ")"
         data = self.written("SELECT " + ", ".join(f"({COLUMNS[n][1]})::{COLUMNS[n][0]}" for n in kinds) + " FROM generate_series(1, 4) i")
@@ -116,7 +117,7 @@ class Binary(OnCluster):
             self.same(bytes(changed) if random.randrange(2) else bytes(changed[:-2]) + data[19:] * 3, table, route=None)
 
     def test_tables_and_long_fields(self):
-        """Defaults, partitions, WHERE, generated columns; fields that are longer than any buffer."""
+        """With defaults, partitions, WHERE, generated columns, and fields longer than any buffer, rows or errors are those of stock COPY."""
         many = HEADER + b"".join(row(struct.pack(">i", i), b"x%d" % i) for i in range(3000)) + b"\xff\xff"
         copy = "COPY t (a, b) FROM {} WITH (FORMAT binary)"
         for table in (
@@ -140,7 +141,7 @@ class Binary(OnCluster):
         self.assertEqual(said, "3000|4498500")
 
     def test_encodings(self):
-        """Text is in the client's encoding, and checked."""
+        """Text is converted from the client's encoding and checked, as by stock COPY."""
         data = HEADER + row(b"\0\0\0\1", b"caf\xe9") * 300
         self.assertIsNone(self.same(data, setup="SET client_encoding = latin1;", copy=COPY + ";\nSET client_encoding = utf8"))
         self.assertIsNotNone(self.same(data))

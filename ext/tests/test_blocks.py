@@ -1,4 +1,4 @@
-"""Pages behind a relation's end: many with one write, and through whatever lies between the server and its files."""
+"""Blocks added at the end of a relation: many with one write, and through any layer between the server and its files."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from .test_routes import AGAIN, CSV, TABLE, UNLOGGED, csv
 ROWS = 200_000
 
 
-# What ptrack's patch of the server adds.
+# The hooks that ptrack's patch adds to the server.
 HOOKS = "void *mdextend_hook, *mdwrite_hook;"
 # A file system that cannot reserve space.
 UNRESERVED = """
@@ -24,7 +24,7 @@ int fallocate64(int fd, int mode, long at, long len) { errno = EOPNOTSUPP; retur
 
 
 def layer(test, source, settings=()):
-    """A server with a library under it that is loaded before the C library."""
+    """A server with a library that is loaded before the C library (LD_PRELOAD)."""
     server = Cluster(settings)
     test.addCleanup(server.remove)
     server.stop()
@@ -37,7 +37,7 @@ def layer(test, source, settings=()):
 
 
 def writes(server, live=False):
-    """Calls of the system by which one load has written, and the table's pages: a fresh one of an unlogged table, or a live one."""
+    """The route of one load, its write system calls, and the table's blocks: a fresh load of an unlogged table, or a live one."""
     path = server.file("input", csv(ROWS // 4 if live else ROWS))
     session = subprocess.Popen(server.command("-At"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
@@ -48,7 +48,7 @@ def writes(server, live=False):
     pid = ask(f"SET pgsluice.copy = on; SET pgsluice.workers = 0; {TABLE if live else f'{UNLOGGED}; BEGIN; TRUNCATE t'}; SELECT pg_backend_pid();")
 
     def count():
-        # The servers' user may look at its own processes, and root at all.
+        # The servers' user may read this of its own processes, and root of all.
         told = subprocess.run(as_user(["cat", f"/proc/{pid}/io"]), capture_output=True, text=True, check=True).stdout
         return int(re.search(r"syscw: (\d+)", told).group(1))
 
@@ -61,10 +61,10 @@ def writes(server, live=False):
 
 
 class Blocks(unittest.TestCase):
-    """Fresh loads."""
+    """Loads by the fresh route."""
 
     def test_many_at_once(self):
-        """One write takes many pages."""
+        """A fresh load writes many pages with one system call: fewer than one call for four blocks."""
         server = Cluster()
         self.addCleanup(server.remove)
         server.sql("CREATE EXTENSION pgsluice")
@@ -75,13 +75,13 @@ class Blocks(unittest.TestCase):
 
     @unittest.skipUnless(MAJOR < 17, "from 17 on the extension passes all of them to the storage manager at once")
     def test_blocks_are_noted(self):
-        """Where the server notes which blocks are written, it writes each."""
+        """On a server that tracks written blocks (it has ptrack's hooks), each block is written separately."""
         route, done, blocks = writes(layer(self, HOOKS))
         self.assertEqual(route, "fresh")
         self.assertGreaterEqual(done, blocks)
 
     def test_encrypted(self):
-        """Where files hold something else than pages, that is what is written."""
+        """If a layer below the server encrypts files, fresh pages pass through it: the file contains the encrypted text and no plain text."""
         server = layer(self, Path(__file__).with_name("file_layer.c").read_text())
         folder = server.home / "encrypted"
         subprocess.run(as_user(["mkdir", folder]), check=True)
@@ -102,10 +102,10 @@ class Blocks(unittest.TestCase):
 
 @unittest.skipUnless(MAJOR == 15, "from 16 on the server itself adds many blocks at once")
 class NewBlocks(unittest.TestCase):
-    """Live loads: blocks that are added many at once."""
+    """Live loads, which add many blocks at once."""
 
     def server(self, source=None):
-        """One whose cache takes all of the table's pages, so that a load writes no more than zeros."""
+        """A server whose buffers hold all pages of the table, so that a load writes only zeros."""
         settings = ["shared_buffers = 128MB"]
         server = layer(self, source, settings) if source else Cluster(settings)
         self.addCleanup(server.remove)
@@ -114,14 +114,14 @@ class NewBlocks(unittest.TestCase):
         return server
 
     def test_many_at_once(self):
-        """One page of zeros is written for many blocks."""
+        """A live load adds many blocks with one write of zeros: fewer than one write for two blocks."""
         route, done, blocks = writes(self.server(), live=True)
         self.assertEqual(route, "append")
         self.assertGreater(blocks, 500)
         self.assertLess(done, blocks / 2)
 
     def test_one_by_one(self):
-        """Each is written where the server notes which are, and where no space can be reserved."""
+        """Each block is written separately if the server tracks written blocks, or if the file system cannot reserve space."""
         for source in (HOOKS, UNRESERVED):
             server = self.server(source)
             route, done, blocks = writes(server, live=True)
@@ -130,7 +130,7 @@ class NewBlocks(unittest.TestCase):
             check_heap(self, server)
 
     def test_encrypted(self):
-        """Where files hold something else than pages, no block is left as the system makes it; after a crash all can be read."""
+        """If a layer below the server encrypts files, no added block is left as plain zeros in the file; after a crash all blocks can be read."""
         server = self.server(Path(__file__).with_name("file_layer.c").read_text())
         folder = server.home / "encrypted"
         subprocess.run(as_user(["mkdir", folder]), check=True)

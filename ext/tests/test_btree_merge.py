@@ -1,4 +1,4 @@
-"""COPY into tables that others can reach: entries all over an index are merged into its leaves, many at once."""
+"""COPY into live tables: entries all over a B-tree are merged into its leaves, many at once."""
 
 import random
 import subprocess
@@ -8,7 +8,7 @@ from .twins import LoadedTwice, check, check_size, new_blocks, reader_conflicts,
 
 INDEXES = {
     "tu": "(u)",  # nearly all different
-    "tw": "(w)",  # many equal ones, in lists
+    "tw": "(w)",  # many equal ones, in posting lists
     "twl": "(w, l)",
     "tone": "(one)",  # all equal
     "tdesc": "(d DESC NULLS FIRST, w DESC)",  # NULLs
@@ -16,9 +16,9 @@ INDEXES = {
     "tn": "(n)",  # ranked: equal values in several forms
     "tplain": "(w) WITH (deduplicate_items = off)",
     "tfill": "(k, w) WITH (fillfactor = 60)",
-    "tlong": "(long)",  # parents and their parents fill soon
+    "tlong": "(long)",  # long keys: inner pages fill soon
 }
-# As without the merge.
+# Without merge.
 OTHERS = {"tx": "(upper(w))", "tpart": "(k) WHERE k % 2 = 0"}
 TABLE = (
     "SET client_min_messages = error; DROP TABLE IF EXISTS t; CREATE {kind} TABLE t (u uuid, w text COLLATE \"C\", l text COLLATE \"C\", one int,"
@@ -47,15 +47,15 @@ def rows(count, seed=1, words=300):
 
 
 class WithTable:
-    """The table and what is asked of it."""
+    """The table, its checks and its queries."""
 
     def checked(self, cluster=None):
-        """amcheck of every index, every row in each."""
+        """Runs amcheck on every index: it must have an entry for every row."""
         for index in {**INDEXES, **OTHERS}:
             check(cluster or self.cluster, index)
 
     def answers(self):
-        """The table, and scans of the indexes in both directions."""
+        """The rows of the table, and scans of the indexes in both directions."""
         said = [self.sql("SELECT count(*), md5(string_agg(t::text, ',' ORDER BY t::text)) FROM t")]
         for order in SCANS:
             for by in (order, BACK.get(order, f"{order} DESC")):
@@ -64,22 +64,22 @@ class WithTable:
         return said
 
     def merged(self, path, before=""):
-        """Loads the file: how many entries of each index were merged."""
+        """Loads the file; returns how many entries of each index were merged."""
         said = self.sql(f"SET pgsluice.copy = on; {before} {COPY.format(path)}; {MERGED}")
         return {index: int(count) for index, count in (line.split("|") for line in said.splitlines())}
 
 
 class Merges(WithTable, LoadedTwice):
-    """Loads by stock COPY and by ours."""
+    """Compares a load by stock COPY with one by the extension."""
 
     settings = ["max_prepared_transactions = 2"]
 
     def load(self, path, setting, rows=10000, kind="", before="", after=""):
-        """What is in the table after the COPY, by rows and by each index."""
+        """The answers after the COPY, by table scan and by each index."""
         return self.left_by(setting, TABLE.format(kind=kind, rows=rows), f"{before} {COPY.format(path)}; {after}")
 
     def test_equal_to_stock(self):
-        """Few and many for each leaf, into small and large indexes, all at once and in parts."""
+        """With few or many entries for each leaf, small or large indexes, and ample or little memory, every index answers as after stock COPY."""
         for have, come, words, memory in (
             (10000, 20000, 300, "64MB"), (0, 15000, 5, "64MB"), (3, 15000, 3000, "64MB"), (500, 25000, 300, "1MB"),
             (20000, 6000, 40000, "64MB"), (20000, 1500, 300, "64MB"),
@@ -88,7 +88,7 @@ class Merges(WithTable, LoadedTwice):
             self.checked()
 
     def test_the_way_is_taken(self):
-        """Most entries are merged, and none where the administrator says so."""
+        """Most entries of each plain index with different keys are merged; none are with allow_index_leaf_merge off, or in expression and partial indexes."""
         path = self.cluster.file("input", "".join(rows(20000)).encode())
         for allowed in ("on", "off"):
             self.sql(f"ALTER SYSTEM SET pgsluice.allow_index_leaf_merge = {allowed}")
@@ -107,7 +107,7 @@ class Merges(WithTable, LoadedTwice):
         self.sql("SELECT pg_reload_conf()")
 
     def test_no_larger_and_no_more_wal(self):
-        """Sizes and WAL are at most those of a stock COPY."""
+        """The load writes at most 2 % more WAL than stock COPY, and each index is at most 15 % and four blocks larger."""
         path = self.cluster.file("input", "".join(rows(20000)).encode())
         sizes, wal = {}, {}
         for setting in ("off", "on"):
@@ -121,7 +121,7 @@ class Merges(WithTable, LoadedTwice):
             self.assertLess(other, one * 1.15 + 4 * 8192, index)
 
     def test_places_within_lists(self):
-        """Rows go into gaps of the table, so that their places lie between those of equal keys."""
+        """Rows that fill gaps in the table, so that their TIDs lie between those of equal keys, leave every index with stock COPY's answers."""
         path = self.cluster.file("input", "".join(rows(15000, words=20)).encode())
         said = {}
         for setting in ("off", "on"):
@@ -133,7 +133,7 @@ class Merges(WithTable, LoadedTwice):
         self.assertEqual(said["on"], said["off"])
 
     def test_dead_items(self):
-        """Scans have marked items as dead, which only the access method may remove."""
+        """Entries are merged into leaves that have items marked dead by scans, which only the access method may remove; every index passes amcheck."""
         path = self.cluster.file("input", "".join(rows(20000)).encode())
         self.sql(TABLE.format(kind="", rows=10000))
         for seed in range(2):
@@ -147,7 +147,8 @@ class Merges(WithTable, LoadedTwice):
         self.checked()
 
     def test_kinds_of_tables(self):
-        """Unlogged and temporary ones as without the merge; rolled back to a savepoint; prepared; then deletes, VACUUM, inserts."""
+        """Unlogged and temporary tables, ROLLBACK TO a savepoint, and a prepared transaction that outlives a kill:
+        indexes pass amcheck, also after later deletes, VACUUM and inserts."""
         path = self.cluster.file("input", "".join(rows(9000)).encode())
         self.same(rows(9000), kind="UNLOGGED")
         self.same(rows(9000), before="SAVEPOINT s;", after="ROLLBACK TO s;")
@@ -166,7 +167,7 @@ class Merges(WithTable, LoadedTwice):
         self.assertEqual(self.sql(f"{TABLE.format(kind='TEMP', rows=2000)} SET pgsluice.copy = on; {COPY.format(path)}; SELECT count(*) FROM t"), "11000")
 
     def test_beside_others(self):
-        """Writers, deletes, VACUUM, and scans in both directions that must see their own rows in order, each time."""
+        """Loads merge their entries while others write, delete, VACUUM and scan in both directions: nothing fails, and each scan finds its rows in order."""
         path = self.cluster.file("input", "".join(rows(20000)).encode())
         self.sql(TABLE.format(kind="", rows=10000) + "CREATE TABLE IF NOT EXISTS lasting (n int)")
         self.sql("DROP TABLE IF EXISTS mine; CREATE TABLE mine AS SELECT count(*) FROM t WHERE one = 1 AND k >= 0")
@@ -197,7 +198,7 @@ class Merges(WithTable, LoadedTwice):
         self.assertEqual(self.sql("SELECT count(*) FROM t WHERE one = 1"), str(10000 + loads * 20000))
 
     def test_two_loads_at_once(self):
-        """Both merge into the same leaves."""
+        """Two loads merge into the same leaves at once: all rows are there, and every index passes amcheck."""
         self.sql(TABLE.format(kind="", rows=10000))
         paths = [self.cluster.file(f"input{seed}", "".join(rows(20000, seed)).encode()) for seed in (5, 6)]
         loads = [subprocess.Popen(self.cluster.command("-c", "SET pgsluice.copy = on", "-c", COPY.format(path))) for path in paths]
@@ -206,7 +207,7 @@ class Merges(WithTable, LoadedTwice):
         self.assertEqual(self.sql("SELECT count(*) FROM t"), "50000")
 
     def test_blocks_that_are_left_over(self):
-        """Blocks are added for many leaves at once; those that were not needed are the next ones' of any session."""
+        """A merge adds blocks for many leaves at once and leaves at most 64 unused; the next page splits, in any session, use these first."""
         paths = [self.cluster.file(f"input{seed}", "".join(rows(20000, seed)).encode()) for seed in (21, 22)]
         self.sql(TABLE.format(kind="", rows=10000))
         self.merged(paths[0])
@@ -221,18 +222,18 @@ class Merges(WithTable, LoadedTwice):
         self.checked()
 
     def test_serializable(self):
-        """A reader that has read a range conflicts with what is merged into it, also when its leaf has been split."""
+        """SERIALIZABLE: a session that has read a range conflicts with a merge into it, even if the leaf has been split since."""
         parts = [self.cluster.file(f"part{seed}", "".join(rows(20000, seed)).encode()) for seed in (7, 8)]
         reader_conflicts(self, TABLE.format(kind="", rows=10000), "SELECT count(*) FROM t WHERE k BETWEEN 50000 AND 50200", map(COPY.format, parts))
 
 
 class MergesLogged(WithTable, OnCluster):
-    """The server is killed, and followed."""
+    """The server is killed, or followed by a standby."""
 
     settings = ["wal_level = replica", "wal_keep_size = '2GB'", "checkpoint_timeout = 1h", "maintenance_work_mem = '4MB'"]
 
     def test_killed_in_the_middle(self):
-        """At any instant: the indexes are whole, and go on."""
+        """Whenever the server is killed during a merge, every index passes amcheck after recovery, and takes deletes, VACUUM and another merge."""
         path = self.cluster.file("input", "".join(rows(20000)).encode())
         chance = random.Random(11)
         for attempt in range(5):
@@ -253,7 +254,7 @@ class MergesLogged(WithTable, OnCluster):
             self.checked()
 
     def test_a_standby_follows(self):
-        """It answers by the indexes all the while, in both directions, and is whole when it takes over, without the library."""
+        """A standby without the library answers from the indexes during the load, in both directions; once it takes over, they pass amcheck and take writes."""
         self.sql(TABLE.format(kind="", rows=10000))
         path = self.cluster.file("input", "".join(rows(30000)).encode())
         scans = ("SELECT count(*) FROM (SELECT w FROM t ORDER BY w) _; SELECT count(*) FROM (SELECT u FROM t ORDER BY u DESC) _;"
@@ -265,7 +266,7 @@ class MergesLogged(WithTable, OnCluster):
         self.checked(standby)
 
     def test_what_is_replayed_is_what_was_done(self):
-        """Byte by byte, as the server itself compares each page that is replayed, with dead items and a VACUUM beside."""
+        """Replayed pages equal the primary's (wal_consistency_checking), also with dead items and a concurrent VACUUM; the indexes have the same size."""
         primary = Cluster(["wal_level = replica", "wal_consistency_checking = 'all'", "wal_keep_size = 8GB"])
         self.addCleanup(primary.remove)
         primary.sql("CREATE EXTENSION pgsluice;" + TABLE.format(kind="", rows=10000))

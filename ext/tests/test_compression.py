@@ -1,4 +1,4 @@
-"""Values that workers compress: the table and its TOAST table as stock COPY leaves them."""
+"""Values compressed by workers: the table and its TOAST table must be as after stock COPY."""
 
 import base64
 import random
@@ -13,7 +13,7 @@ from .test_workers import workers
 
 COPY = "COPY t (id, a, b, c) FROM {} WITH (FORMAT csv)"
 TABLE = "CREATE TABLE t (id int, a text, b text, c text)"
-# Each row's values as they are stored, and what is out of line.
+# The stored sizes and compression methods of each row's values, and the chunks of the TOAST table.
 STORED = """
 SELECT id, pg_column_size(a), pg_column_compression(a), pg_column_size(b), pg_column_compression(b), pg_column_size(c), pg_column_compression(c), md5(t::text) FROM t ORDER BY 1, 8;
 SELECT toast.chunks('t')"""
@@ -27,7 +27,7 @@ DECLARE found text; BEGIN
 
 
 def rows(count=150, seed=1):
-    """CSV of three texts of any length each, which can be compressed well, a little, or not at all."""
+    """CSV of three texts of any length in each row. They compress well, a little, or not at all."""
     rng = random.Random(seed)
 
     def text():
@@ -46,12 +46,12 @@ def rows(count=150, seed=1):
 
 
 def documents(count):
-    """CSV of wide rows that are worth it."""
+    """CSV of wide rows that are worth compressing."""
     return "".join(f"{i},{f'{i} and some words of it again and again; ' * 150},x,y\n" for i in range(count)).encode()
 
 
 class Compression(OnCluster):
-    """Against stock COPY."""
+    """Comparison with stock COPY."""
 
     prepared = CHUNKS
 
@@ -63,8 +63,8 @@ class Compression(OnCluster):
             cls.methods.append("lz4")
 
     def stored(self, table, setting, workers, copy=COPY, pause=0.0):
-        """What a load of the file leaves, and how many values its workers have compressed."""
-        # Workers have come when the end of the data does.
+        """The rows as stored by a load of the file, and how many values its workers have compressed."""
+        # The pause gives the workers time to start before the data ends.
         source = f"PROGRAM 'head -c 1200000 {self.path}; sleep {pause}; tail -c +1200001 {self.path}'"
         copy = copy.replace("(FORMAT csv)", f"(FORMAT csv, workers {workers})") if setting == "on" else copy
         with self.cluster.connect() as session:
@@ -74,7 +74,7 @@ class Compression(OnCluster):
             return session.run(STORED), int(said)
 
     def same(self, table, data, compressed=True, copy=COPY):
-        """Equal to the byte, without workers and with two."""
+        """Asserts that the table is equal to the byte, without workers and with two, and whether these compress."""
         self.path = self.cluster.file("input", data)
         stock, none = self.stored(table, "off", 0, copy)
         self.assertEqual((stock, none), self.stored(table, "on", 0, copy))
@@ -89,7 +89,7 @@ class Compression(OnCluster):
         self.assertEqual(count > 0, compressed)
 
     def test_to_the_byte(self):
-        """Rows of all lengths, by each method, each kind of storage and sizes that the toaster aims at."""
+        """Rows of all lengths are stored to the byte as by stock COPY, with each compression method, several storage types and toast_tuple_target values."""
         for method in self.methods:
             table = TABLE.replace("text", f"text COMPRESSION {method}")
             for more in ("", " WITH (toast_tuple_target = 256)", " WITH (toast_tuple_target = 7000)"):
@@ -102,16 +102,17 @@ class Compression(OnCluster):
                         if "PLAIN" in storage:
                             # A plain value has to fit into a page.
                             data = b"".join(line.rpartition(b",")[0] + b",z\n" for line in data.splitlines())
-                        # The first rows are often in vain.
+                        # The first rows often do not compress, and workers might stop trying.
                         self.same(table + more + storage, documents(150) + data)
 
     def test_default_method(self):
-        """The session's own method, where the column has none."""
+        """A column without its own method uses the session's default_toast_compression, and workers compress by it."""
         for method in self.methods:
             self.same(f"{TABLE}; SET default_toast_compression = {method}", documents(250))
 
     def test_left_to_the_leader(self):
-        """Where the row of the chunk is not the one that is stored, or an index would store a compressed value."""
+        """Workers compress nothing if the stored row is not the one they form (generated columns), or if an index
+        would store compressed values. Partitions: rows are those of stock COPY."""
         for table in (TABLE[:-1] + ", g int GENERATED ALWAYS AS (length(a)) STORED)", TABLE + "; CREATE INDEX ON t USING hash (a)",
                       TABLE + "; CREATE INDEX ON t (left(a, 10))", TABLE + " PARTITION BY HASH (id); CREATE TABLE p PARTITION OF t FOR VALUES WITH (MODULUS 1, REMAINDER 0)"):
             with self.subTest(table):
@@ -121,7 +122,7 @@ class Compression(OnCluster):
                     self.same(table, documents(250), compressed=False)
 
     def test_beside_others(self):
-        """Constraints, conditions, keys, sequences, a type that workers read, NULLs; refusals."""
+        """With constraints, WHERE, keys, sequences, range values and NULLs, workers compress and the table is as after stock COPY; errors are also the same."""
         for table, copy in ((TABLE[:-1] + ", CHECK (length(a) < 100000), n bigserial PRIMARY KEY, UNIQUE (id, n))", COPY), (TABLE, COPY + " WHERE id % 3 > 0"),
                             (TABLE[:-1] + ", r int4range DEFAULT '[1,2)')", COPY)):
             self.same(table, documents(250) + rows(100), copy=copy)
@@ -132,7 +133,7 @@ class Compression(OnCluster):
             self.assertIsNotNone(compare(self, self.cluster, TABLE[:-1] + more, COPY.replace("csv", "csv, workers 2"), data, "", None, False))
 
     def test_how_values_are_stored(self):
-        """A constraint or condition that looks at that sees what the COPY has read."""
+        """A WHERE condition, trigger or CHECK constraint that looks at how a value is stored sees the value as COPY has read it; workers then compress nothing."""
         size = "pg_column_size(a) < 4000"
         self.same(TABLE, documents(250), compressed=False, copy=COPY + f" WHERE {size} OR id % 3 = 0")
         self.same(TABLE + f"; DROP TABLE IF EXISTS seen; CREATE TABLE seen (id int); CREATE OR REPLACE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO seen VALUES (NEW.id); RETURN NULL; END';"
@@ -142,13 +143,13 @@ class Compression(OnCluster):
         self.assertIn("violates check constraint", refusal)
 
     def test_in_vain(self):
-        """Data that cannot be compressed is not tried again and again."""
+        """Data that cannot be compressed is stored as by stock COPY, and workers report no compressed values."""
         rng = random.Random(7)
         data = b"".join(b"%d,%s,x,y\n" % (i, base64.b64encode(rng.randbytes(6000))) for i in range(500))
         self.same(TABLE, data, compressed=False)
 
     def test_by_itself(self):
-        """Without forcing, wide rows bring workers that compress, and narrow ones do not."""
+        """Without debug settings, workers compress the values of wide rows, and not those of narrow rows."""
         half, go = self.cluster.file("half", documents(1000)), self.cluster.home / "go"
         go.unlink(missing_ok=True)
         narrow = self.cluster.file("narrow", b"".join(b"%d,some text,x,y\n" % i for i in range(400000)))
@@ -159,7 +160,7 @@ class Compression(OnCluster):
                 "SELECT values_compressed > 0 FROM pgsluice.last_copy") == compresses))
 
     def test_ended_in_the_middle(self):
-        """A kill of every process: nothing of the load; the next one is whole."""
+        """After SIGKILL to all server processes during a load, none of its rows is there; the next load is complete."""
         path = self.cluster.file("wide", documents(2000))
         self.sql(f"DROP TABLE IF EXISTS t; {TABLE}")
         process = subprocess.Popen(self.cluster.command(
@@ -177,7 +178,7 @@ class Switched(Administered):
     """The administrator's switch."""
 
     def test_off(self):
-        """Off, the leader compresses."""
+        """With allow_compression off, workers compress nothing, and last_copy names the switch."""
         with self.cluster.connect() as session:
             self.configure(session, allow_compression="off")
             session.run(f"DROP TABLE IF EXISTS t; {TABLE}; SET pgsluice.copy = on; SET pgsluice.workers = 2;"

@@ -1,4 +1,4 @@
-"""Loads beside everything else that may go on in a table."""
+"""Loads while other sessions use the table in every way."""
 
 import subprocess
 import unittest
@@ -8,12 +8,13 @@ from .test_durability import check_heap
 
 
 class Concurrency(OnCluster):
-    """No row is lost, none doubled, nobody waits for more than COPY's lock."""
+    """No row is lost or duplicated, and no session waits for more than COPY's lock."""
 
     settings = ["autovacuum_naptime = 1", "max_connections = 40", "max_prepared_transactions = 2"]
 
     def test_crowd(self):
-        """Ours, stock COPY, small inserts, VACUUM, readers, CREATE INDEX CONCURRENTLY at once."""
+        """Loads by the extension and by stock COPY, small inserts, VACUUM, reads and CREATE INDEX CONCURRENTLY run at
+        once: all succeed, and every row is there once."""
         server = self.cluster
         server.sql("DROP TABLE IF EXISTS t, routes; CREATE TABLE t (a int, b text, c bigint); CREATE TABLE routes (route text)")
         path = server.file("rows.csv", b"".join(b"%d,text %d,%d\n" % (i, i, i) for i in range(100000)))
@@ -32,7 +33,7 @@ class Concurrency(OnCluster):
         check_heap(self, server)
 
     def test_locks_and_isolation(self):
-        """ROW EXCLUSIVE and no more; readers see nothing before the commit."""
+        """A load holds no lock on the table but ROW EXCLUSIVE; other sessions can insert, and see none of its rows before the commit."""
         server = self.cluster
         server.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text, c bigint)")
         path = server.file("rows.csv", b"1,x,2\n" * 50000)
@@ -48,7 +49,7 @@ class Concurrency(OnCluster):
         self.assertEqual(server.sql("SELECT count(*) FROM t"), "50001")
 
     def test_two_phase(self):
-        """A prepared load outlives a restart."""
+        """A prepared transaction with a load outlives a restart; COMMIT PREPARED makes its rows visible."""
         server = self.cluster
         server.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int)")
         path = server.file("rows.csv", b"1\n" * 5000)
@@ -60,7 +61,7 @@ class Concurrency(OnCluster):
         self.assertEqual(server.sql("SELECT count(*) FROM t"), "5000")
 
     def test_serializable(self):
-        """A read-write conflict across two loads fails one of them, as with stock COPY."""
+        """A read-write conflict between two loads fails one of them, as with stock COPY."""
         server = self.cluster
         few, many = server.file("few.csv", b"1\n"), server.file("many.csv", b"1234567\n" * 120000)
         for setting, path in (("off", few), ("on", few), ("on", many)):

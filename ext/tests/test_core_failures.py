@@ -1,7 +1,7 @@
-"""A panic of the core, and memory that is not there, in a live backend: an ERROR, and the backend lives on.
+"""A panic or a failed allocation in the core is an ERROR in a live backend, which goes on.
 
-The library is `make faulty.so`, installed in a folder of its own: the same C, over a core that fails where
-the data asks for it.
+The library is `make faulty.so`, installed in its own folder: the same C code over a core that fails where the data
+requests it.
 """
 
 import unittest
@@ -15,14 +15,14 @@ GOOD = b"1,one,\\x01\n2,two,\\x02\n"
 
 
 def rows(count, fault):
-    """Rows that make the core allocate for each value of the last column; the fault is asked for in mid-way."""
+    """Rows that make the core allocate for each value of the last column; the row in the middle requests the fault."""
     lines = [b"%d,%s,\\x%08x\n" % (n, b"plain text" * 4, n) for n in range(count)]
     lines[count // 2:count // 2] = [b"0,fault: %s,\\x00\n" % fault]
     return b"".join(lines)
 
 
 class CoreFailures(unittest.TestCase):
-    """One server that loads the faulty library; the extension's SQL is not there, since it names the other one."""
+    """One server that loads the faulty library. The extension's SQL objects are not there, since they name the other library."""
 
     @classmethod
     def setUpClass(cls):
@@ -32,7 +32,7 @@ class CoreFailures(unittest.TestCase):
         cls.good = cls.cluster.file("good", GOOD)
 
     def refused(self, copy, error):
-        """The COPY fails with this error; the same backend then loads a good file, and only that is there."""
+        """The COPY fails with this error; the same backend then loads a good file, and only its rows are there."""
         began = self.cluster.sql("SELECT pg_postmaster_start_time()")
         said, errors = self.cluster.session(
             f"TRUNCATE t; SET pgsluice.copy = on; SELECT pg_backend_pid(); {copy}; SELECT pg_backend_pid(), count(*) FROM t;"
@@ -45,7 +45,7 @@ class CoreFailures(unittest.TestCase):
         self.assertTrue(wait_until(lambda: not workers(self.cluster)))
 
     def test_rows(self):
-        """In a small COPY, in one of many pages, and in chunks that workers form too."""
+        """A fault in a small COPY, in one of many pages, or in chunks that workers form: one error, no rows, and the backend goes on."""
         for fault, error in ((b"panic", PANIC), (b"memory", MEMORY)):
             for count, options in ((10, ", workers 0"), (50000, ", workers 0"), (50000, ", workers 2")):
                 with self.subTest(fault=fault, count=count, options=options):
@@ -53,7 +53,7 @@ class CoreFailures(unittest.TestCase):
                     self.refused(f"COPY t FROM '{path}' WITH (FORMAT csv, pgsluice 'require'{options})", error)
 
     def test_plan(self):
-        """Before there is a row: the plan cannot be made."""
+        """A fault while the plan is made, before the first row: one out-of-memory error, no rows, and the backend goes on."""
         path = self.cluster.file("rows", GOOD * 100)
         for fault in ("panic", "memory"):
             with self.subTest(fault=fault):

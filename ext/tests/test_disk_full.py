@@ -1,6 +1,6 @@
-"""Out of disk while a relation grows and while WAL is written: all or nothing.
+"""Out of disk space while a relation grows or WAL is written: a load leaves all of its rows or none.
 
-Needs small file systems of its own, which only root may mount, and not everywhere.
+The tests need small file systems, which only root may mount, and not everywhere.
 """
 
 import os
@@ -14,7 +14,7 @@ from .test_durability import SUM, TABLE, check_heap, load, rows
 
 
 def small_disk(test, path, megabytes):
-    """A file system of this size at `path`; skips the test where that cannot be."""
+    """Mounts a file system of this size at `path`; skips the test if that is not possible."""
     if os.geteuid() != 0:
         test.skipTest("only root can mount a small file system")
     path.mkdir(exist_ok=True)
@@ -27,7 +27,7 @@ def small_disk(test, path, megabytes):
 
 
 def resize(path, megabytes):
-    """Gives the small file system another size."""
+    """Changes the size of the small file system."""
     subprocess.run(["mount", "-o", f"remount,size={megabytes}m", path], check=True)
 
 
@@ -35,14 +35,15 @@ class DiskFull(unittest.TestCase):
     """Small file systems under a tablespace and under the WAL."""
 
     def server(self, settings=()):
-        """A server with a table, and the file to load."""
+        """A server, and the file to load."""
         server = Cluster(["wal_level = replica", *settings], durable=True)
         self.addCleanup(server.remove)
         server.sql("CREATE EXTENSION pgsluice")
         return server, server.file("rows.csv", rows(60000, toast=False))
 
     def test_relation(self):
-        """The tablespace is full in mid-load: the server's own refusal; then there is room, and it goes."""
+        """If the tablespace is full, the load fails with the server's own error and leaves no rows, also with
+        rejects_to; with more room, it succeeds and outlives a crash."""
         server, path = self.server()
         disk = server.home / "disk"
         small_disk(self, disk, 6)
@@ -71,7 +72,7 @@ class DiskFull(unittest.TestCase):
         self.assertEqual(server.sql("SELECT count(*), count(DISTINCT id) FROM t"), "60000|60000")
 
     def test_gin(self):
-        """No room for entries of many rows: what is there is found by the index as before, and goes on when there is room."""
+        """If there is no room for GIN entries, the load fails and the index still finds what a table scan finds; with more room, the load succeeds."""
         server, _ = self.server()
         disk = server.home / "disk"
         small_disk(self, disk, 1)
@@ -95,7 +96,7 @@ class DiskFull(unittest.TestCase):
             resize(disk, 1)
 
     def test_index(self):
-        """No room for an index whose pages a worker writes: the stock build's refusal, and nothing is left."""
+        """If there is no room for an index whose pages a worker writes, the build fails as the stock build does and leaves no process; with room, it succeeds."""
         server, _ = self.server(["max_worker_processes = 8", "max_parallel_workers = 8", "max_parallel_maintenance_workers = 1"])
         disk = server.home / "disk"
         small_disk(self, disk, 2)
@@ -113,7 +114,7 @@ class DiskFull(unittest.TestCase):
         self.assertEqual(server.sql("SET enable_seqscan = off; SELECT count(*) FROM t WHERE a > 0"), "200000")
 
     def test_wal(self):
-        """No room for WAL: the server stops itself; after recovery with room, nothing of the load is there."""
+        """If there is no room for WAL, the server stops; after recovery with more room, all rows of the load are there or none."""
         server, path = self.server(["min_wal_size = 32MB", "max_wal_size = 1GB", "checkpoint_timeout = 1h"])
         server.sql(TABLE.format(kind="") + "; CREATE UNIQUE INDEX ON t (id)")
         server.stop()

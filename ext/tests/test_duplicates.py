@@ -14,7 +14,7 @@ ROWS = "SELECT * FROM t ORDER BY a"
 
 
 class Duplicates(OnCluster):
-    """Rows whose key is there already, in the table and in the data."""
+    """Rows whose key already exists in the table, or earlier in the data."""
 
     settings = ["shared_preload_libraries = ''"]
     prepared = "CREATE ROLE loader LOGIN"
@@ -25,16 +25,16 @@ class Duplicates(OnCluster):
                         "DROP TABLE IF EXISTS twice; CREATE TABLE twice (LIKE pgsluice.duplicate)")
 
     def load(self, data, options, target="t", more="SELECT rows, duplicates_skipped, duplicates_replaced FROM pgsluice.last_copy"):
-        """One load; gives its counts."""
+        """Runs one load; returns its counts."""
         path = self.cluster.file("input", data)
         return self.cluster.sql(f"SET client_min_messages = error; COPY {target} FROM '{path}' WITH (FORMAT csv, {options}); {more}")
 
     def insert(self, rows, conflict):
-        """The same by INSERTs of one row."""
+        """Inserts the same rows, one INSERT for each."""
         self.cluster.sql("BEGIN;" + "".join(f"INSERT INTO t VALUES ({row}) ON CONFLICT {conflict};" for row in rows) + "COMMIT")
 
     def test_as_insert_on_conflict(self):
-        """Skip and replace on random keys equal ON CONFLICT, row by row, workers or not."""
+        """For random keys, 'skip' and 'replace' leave the rows that ON CONFLICT leaves row by row, workers or not; duplicates_to gets every lost row."""
         rng = random.Random(3)
         rows = [f"{rng.randrange(900)},'row {i}',{i}" for i in range(2500)]
         data = "\n".join(rows).replace("'", "").encode() + b"\n"
@@ -53,14 +53,14 @@ class Duplicates(OnCluster):
                 self.assertEqual(self.cluster.sql(ROWS), wanted)
                 self.assertEqual(said, f"{2500 - rest}|{rest}|0" if mode == "skip" else f"2500|0|{rest}")
                 self.assertEqual(self.cluster.sql("SELECT count(*), count(DISTINCT line) FROM twice"), f"{rest}|{rest}")
-                # Nothing is lost: what is in the table and what is kept are all that there was.
+                # No row is lost: the table and duplicates_to together hold all rows.
                 lost = "SELECT (lost_row::t).* FROM twice"
                 self.assertEqual(self.cluster.sql(f"SELECT count(*) FROM ({lost} UNION ALL TABLE t) x"),
                                  str(2500 + 129))
                 self.assertEqual(self.cluster.sql(f"SELECT count(*) FROM ({lost} UNION TABLE t) x"), str(2500 + 129))
 
     def test_other_keys(self):
-        """Another unique key refuses as stock COPY does; a named index decides what a duplicate is; an expression, a partial index."""
+        """A violation of another unique key is stock COPY's error; on_duplicate_index selects the index that decides, also one with an expression or predicate."""
         self.fresh()
         with self.assertRaises(Refused) as refused:
             self.load(b"1,a,1\n1,b,2\n3,c,1\n", "on_duplicate 'skip'")
@@ -75,7 +75,7 @@ class Duplicates(OnCluster):
         self.assertEqual(self.cluster.sql("SELECT * FROM twice"), "2|(lower(b))=(x)|(2,x)")
 
     def test_many_by_an_expression(self):
-        """What is prepared to tell a key by an expression is prepared once, not for each row that loses."""
+        """With an index on an expression, memory does not grow with each skipped row: 30,000 more of them need less than 20 MB."""
         self.fresh("CREATE TABLE t (a int, b text); CREATE UNIQUE INDEX u ON t ((a + 1))")
         high = "SELECT substring(pg_read_file('/proc/self/status') FROM 'VmHWM:\\s+(\\d+)')"
         load = "COPY t FROM '{}' WITH (FORMAT csv, on_duplicate 'skip', on_duplicate_index 'u', duplicates_to 'twice')"
@@ -85,14 +85,14 @@ class Duplicates(OnCluster):
         self.assertLess(int(said[1]) - int(said[0]), 20000, "kB")
 
     def test_rows_older_than_a_column(self):
-        """What a row that is replaced has in columns that came after it, or went."""
+        """A replaced row that is older than a column is kept with the column's default, and without dropped columns."""
         self.fresh("CREATE TABLE t (x int, a int PRIMARY KEY, b text); INSERT INTO t VALUES (0, 1, 'old');"
                    "ALTER TABLE t DROP x, ADD c int DEFAULT 7, ADD d text DEFAULT 'added'")
         self.load(b"1,new,2,came\n", "on_duplicate 'replace', duplicates_to 'twice'")
         self.assertEqual(self.cluster.sql("SELECT (lost_row::t).* FROM twice; SELECT * FROM t"), "1|old|7|added\n1|new|2|came")
 
     def test_with_rejects(self):
-        """Bad records go to their table, duplicates to theirs."""
+        """Bad records, violations of other unique keys included, go to the rejects_to table, and duplicates to the duplicates_to table."""
         self.fresh()
         self.cluster.sql("DROP TABLE IF EXISTS bad; CREATE TABLE bad (LIKE pgsluice.reject)")
         for mode, left in (("skip", "1|a|1\n2|b|2\n4|e|4"), ("replace", "1|c|3\n2|b|2\n4|e|4")):
@@ -104,7 +104,7 @@ class Duplicates(OnCluster):
             self.assertEqual(self.cluster.sql("SELECT line, lost_row FROM twice"), "3|(1,c,3)" if mode == "skip" else "3|(1,a,1)")
 
     def test_partitions_and_triggers(self):
-        """Leaves of another shape; triggers of rows and statements as ON CONFLICT fires them."""
+        """With partitions whose columns have another order, and with row and statement triggers, rows, fired triggers and lost rows are those of ON CONFLICT."""
         said = ("CREATE TABLE IF NOT EXISTS said (n serial, what text); TRUNCATE said; CREATE OR REPLACE FUNCTION say() RETURNS trigger LANGUAGE plpgsql AS"
                 " $$ BEGIN INSERT INTO said (what) SELECT concat_ws(' ', TG_WHEN, TG_OP, TG_LEVEL, NEW.a, NEW.b); RETURN NEW; END $$;")
         fire = ("CREATE TRIGGER s1 AFTER INSERT OR UPDATE ON t FOR EACH ROW EXECUTE FUNCTION say();"
@@ -114,7 +114,7 @@ class Duplicates(OnCluster):
                  "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100); CREATE TABLE t2 (x int, b text, a int NOT NULL);"
                  "ALTER TABLE t2 DROP COLUMN x; ALTER TABLE t ATTACH PARTITION t2 FOR VALUES FROM (100) TO (200);")
         rows = ["1,'a'", "150,'b'", "2,'c'"]
-        # Rows go in leaf by leaf.
+        # Rows are inserted leaf by leaf.
         for table, order in (("CREATE TABLE t (a int PRIMARY KEY, b text);", "n"), (parts, "what")):
             for mode, conflict in (("skip", "(a) DO NOTHING"), ("replace", "(a) DO UPDATE SET b = EXCLUDED.b")):
                 found = []
@@ -130,7 +130,7 @@ class Duplicates(OnCluster):
                                  '(1,a)\n(150,b)' if mode == "skip" else '(1,x)\n(150,y)')
 
     def test_many_rows_of_a_leaf_of_another_shape(self):
-        """Each row that loses is kept in the table's shape."""
+        """Each lost row of a partition with another column order is kept with the table's columns, and with its line."""
         parts = ("CREATE TABLE t (a int PRIMARY KEY, b text, c int) PARTITION BY RANGE (a); CREATE TABLE t1 (c int, x int, b text, a int NOT NULL);"
                  "ALTER TABLE t1 DROP x; ALTER TABLE t ATTACH PARTITION t1 DEFAULT")
         data = b"".join(b"%d,row %d,%d\n" % (i % 7, i, i) for i in range(3000))
@@ -141,7 +141,8 @@ class Duplicates(OnCluster):
                                               " FROM (SELECT line, (lost_row::t).* FROM twice) _"), "2993|t")
 
     def test_before_update(self):
-        """A BEFORE ROW trigger changes the row that replaces another, of the table or of the load, or is against it."""
+        """A BEFORE UPDATE trigger changes or suppresses rows that replace others, of the table or of the load, as
+        with ON CONFLICT; suppressed rows go to duplicates_to."""
         before = ("; INSERT INTO t VALUES (1, 'x', -1), (2, 'y', -2); CREATE OR REPLACE FUNCTION judge() RETURNS trigger LANGUAGE plpgsql AS"
                   " $$ BEGIN IF NEW.b = 'no' THEN RETURN NULL; END IF; NEW.b := NEW.b || ' for ' || OLD.b; RETURN NEW; END $$;"
                   "CREATE TRIGGER judge BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION judge()")
@@ -156,7 +157,7 @@ class Duplicates(OnCluster):
 
     @unittest.skipIf(MAJOR < 18, "WITHOUT OVERLAPS came with 18")
     def test_without_overlaps(self):
-        """Rows that overlap are left out, as by ON CONFLICT DO NOTHING; it has no DO UPDATE, and neither have we."""
+        """With a key WITHOUT OVERLAPS, 'skip' leaves out rows that overlap, like ON CONFLICT DO NOTHING; 'replace' is an error, as DO UPDATE is."""
         self.fresh("CREATE TABLE t (a int4range, b int4range, c text, PRIMARY KEY (a, b WITHOUT OVERLAPS)); INSERT INTO t VALUES ('[1,2)', '[1,10)', 'there')")
         data = b'"[1,2)","[5,15)",over\n"[1,2)","[10,15)",beside\n"[1,2)","[14,20)",over\n"[2,3)","[5,15)",other\n'
         self.assertEqual(self.load(data, "on_duplicate 'skip', duplicates_to 'twice'"), "2|2|0")
@@ -164,7 +165,7 @@ class Duplicates(OnCluster):
         self.assertIn("cannot be used with 'replace' and a key WITHOUT OVERLAPS", self.refused("COPY t FROM '/dev/null' WITH (on_duplicate 'replace')"))
 
     def test_beside_writers(self):
-        """Others insert and update the same keys meanwhile: no key twice, no row lost, nothing refused."""
+        """While other sessions insert and update the same keys, every load succeeds, no key is there twice and none is missing."""
         for mode in ("skip", "replace"):
             self.fresh("CREATE TABLE t (a int PRIMARY KEY, b text)")
             path = self.cluster.file("wide", b"".join(b"%d,ours\n" % (i % 4000) for i in range(12000)))
@@ -181,7 +182,7 @@ class Duplicates(OnCluster):
             self.assertEqual(self.cluster.sql("SELECT count(*), count(DISTINCT a) FROM t"), "4000|4000")
 
     def test_snapshots(self):
-        """In REPEATABLE READ, a key that the snapshot does not see is a serialization failure, as for ON CONFLICT."""
+        """In REPEATABLE READ, a key that the snapshot does not see is a serialization failure, as with ON CONFLICT."""
         for mode in ("skip", "replace"):
             self.fresh()
             path = self.cluster.file("one", b"1,ours,1\n")
@@ -193,13 +194,14 @@ class Duplicates(OnCluster):
             self.assertEqual(self.cluster.sql(ROWS), "1|theirs|9")
 
     def refused(self, sql, user="postgres"):
-        """What the server says against it."""
+        """The server's error."""
         with self.assertRaises(Refused) as refused:
             self.cluster.sql(sql, user=user)
         return str(refused.exception)
 
     def test_rights_and_refusals(self):
-        """SELECT on the key and UPDATE, as for ON CONFLICT; INSERT on the table for duplicates."""
+        """on_duplicate needs the privileges that ON CONFLICT needs: SELECT on the key, and UPDATE to replace.
+        duplicates_to needs INSERT on its table. Invalid options are errors."""
         self.fresh()
         copy = "SET client_min_messages = error; COPY t FROM STDIN WITH ({})"
         self.cluster.sql("GRANT INSERT ON t TO loader")
@@ -227,7 +229,7 @@ class Duplicates(OnCluster):
         self.assertIn("unique, valid and not deferrable", self.refused(copy.format("on_duplicate 'skip', on_duplicate_index 't_a_key'")))
 
     def test_lock(self):
-        """ACCESS EXCLUSIVE with the rights of LOCK TABLE; indexes of an empty table are built at the end."""
+        """lock 'exclusive' takes ACCESS EXCLUSIVE and needs the privileges of LOCK TABLE; the index of an empty table is then built at the end of the COPY."""
         self.fresh("CREATE TABLE t (a int PRIMARY KEY, b text)")
         self.cluster.sql("GRANT INSERT ON t TO loader")
         copy = "COPY t FROM STDIN WITH (FORMAT csv, lock 'exclusive')"

@@ -1,6 +1,6 @@
-"""on_duplicate where the table is private: told apart when all rows are in; but row by row where it has rows.
+"""on_duplicate in private tables: duplicates are resolved at the end of the load, but row by row if the table has rows.
 
-The oracle is the row-by-row way, which the same COPY takes into a table that others can reach.
+The oracle is the row-by-row method, which the same COPY uses for a live table.
 """
 
 import random
@@ -25,19 +25,19 @@ LOST = "SELECT line, key, lost_row FROM twice ORDER BY line, lost_row"
 SAID = "SELECT rows, duplicates_skipped, duplicates_replaced FROM pgsluice.last_copy"
 WAYS = "SELECT i ->> 'index', i ->> 'way' FROM pgsluice.last_copy, jsonb_array_elements(indexes::jsonb) i ORDER BY 1"
 LOCKED = ", lock 'exclusive'"
-# More different keys than a megabyte ranks, in rows so wide that indexes soon wait for the end.
+# More distinct keys than fit into a megabyte for ranking, in rows so wide that indexes soon wait for the end.
 MANY = [f"{n},{n * 7919 % 1000003},word {n}{'x' * 200}\n" for n in range(30000)]
 
 
 def with_key(at, column, of):
-    """The line `at` of MANY, but for a column that is as in another line."""
+    """Line `at` of MANY, with one column from line `of`."""
     fields = MANY[at].split(",")
     fields[column] = MANY[of].split(",")[column]
     return ",".join(fields)
 
 
 def data(seed, count, unique):
-    """Lines with heavy duplicates, NULL keys and lines of two."""
+    """Lines with many duplicates, NULL keys and values of two lines."""
     chance = random.Random(seed)
     lines = []
     for n in range(count):
@@ -49,17 +49,17 @@ def data(seed, count, unique):
 
 
 class Told(OnCluster):
-    """The two ways leave the same rows, the same counts, the same duplicates."""
+    """Both methods leave the same rows, counts and duplicates."""
 
     settings = ["shared_preload_libraries = ''"]
 
     def fresh(self, columns, more=""):
-        """A fresh table and a fresh one for duplicates."""
+        """A fresh table and a fresh table for duplicates."""
         self.cluster.sql("SET client_min_messages = error; DROP TABLE IF EXISTS t, twice; CREATE TABLE twice (LIKE pgsluice.duplicate);"
                          f"CREATE TABLE t ({columns}); {more}")
 
     def load(self, mode, index, workers, private, settings="", options=""):
-        """What one load into the emptied table leaves and says."""
+        """Loads the file into the emptied table; returns the counts, the rows and the duplicates."""
         path = self.cluster.home / "input"
         self.cluster.sql("TRUNCATE t, twice")
         inside = (f"BEGIN; TRUNCATE t; {settings}", "COMMIT;") if private else ("", "")
@@ -69,18 +69,18 @@ class Told(OnCluster):
         return said.split("\n")
 
     def built(self, mode, index):
-        """Whether a load into a private table told the duplicates at its end."""
+        """Whether a load into a private table resolved the duplicates at its end."""
         path = self.cluster.home / "input"
         return self.cluster.sql(f"BEGIN; TRUNCATE t; COPY t FROM '{path}' WITH (FORMAT csv, on_duplicate '{mode}',"
                                 f" on_duplicate_index '{index}'); COMMIT; SELECT method FROM pgsluice.last_index_build") == "sorted"
 
     def test_as_row_by_row(self):
-        """Random data of heavy duplicates, several columns, NULLs, text; skip and replace; workers or not."""
+        """On random data with many duplicates, keys of several columns, NULLs and text, 'skip' and 'replace' leave what they leave row by row, workers or not."""
         # Not every server is built with ICU.
         icu = self.cluster.sql("SELECT coalesce((SELECT quote_ident(collname) FROM pg_collation WHERE collname = 'und-x-icu'), '\"default\"')")
         for number, (columns, index, at_end) in enumerate(CASES):
             self.fresh(columns.format(icu=icu), "CREATE INDEX tb ON t (b DESC, a)")
-            # Where another key is unique as well, it must not be at fault.
+            # If another key is unique, too, it must not cause errors.
             self.cluster.file("input", data(number, 3000, "PRIMARY" in columns and index != "t_pkey"))
             for mode in ("skip", "replace"):
                 wanted = self.load(mode, index, 0, private=False)
@@ -96,7 +96,7 @@ class Told(OnCluster):
                 self.cluster.sql("INSERT INTO t SELECT a + 1000000, b + 1000000, c || 'x' FROM t WHERE b IS NOT NULL")
 
     def test_long_values_and_a_rollback(self):
-        """Values out of line go with their rows; a rollback to a savepoint brings all back."""
+        """Rows with out-of-line values are resolved as row by row; ROLLBACK TO a savepoint restores the rows from before the load."""
         self.fresh("a int PRIMARY KEY, b int, c text", "ALTER TABLE t ALTER c SET STORAGE EXTERNAL")
         self.cluster.file("input", b"".join(b"%d,%d,%s\n" % (n % 50, n, b"%d" % n * 3000) for n in range(120)))
         for mode in ("skip", "replace"):
@@ -110,7 +110,8 @@ class Told(OnCluster):
             check(self.cluster, "t_pkey")
 
     def test_whole_pages_spilled_and_a_crash(self):
-        """A load that goes in by whole pages, with runs in temporary files; a server killed after the commit has all of it."""
+        """A load of whole pages that sorts in temporary files leaves what it leaves row by row; if the server is
+        killed after the commit, all of it is still there."""
         self.fresh("a int PRIMARY KEY, b int, c text", "CREATE INDEX tb ON t (b, a)")
         chance = random.Random(9)
         self.cluster.file("input", "".join(f"{chance.randrange(30000)},{n},{'wide' * 9}\n" for n in range(40000)).encode())
@@ -124,7 +125,8 @@ class Told(OnCluster):
                 check(self.cluster, one)
 
     def test_locked_and_empty(self):
-        """The place of a row shows which came first: no later, shorter row goes into free space before it."""
+        """In an empty table with lock 'exclusive', TIDs follow the order of the data even if rows differ in length:
+        results are as row by row, and an error names the right lines."""
         self.fresh("a int PRIMARY KEY, b int, c text")
         for count in (900, 3000):
             chance = random.Random(count)
@@ -143,7 +145,7 @@ class Told(OnCluster):
         self.assertEqual(BOTH.findall(said), [("1", "4001")], said)
 
     def load_into_rows(self, options):
-        """What a load into a table with rows, some of them dead, leaves and says."""
+        """Loads the file into a table with live and dead rows; returns each index's method, and what the load reports and leaves."""
         self.cluster.sql(
             "TRUNCATE t, twice, bad; INSERT INTO t SELECT n, -n, repeat('p', 300) FROM generate_series(0, 2499) n;"
             "DELETE FROM t WHERE a % 5 = 0; UPDATE t SET a = a + 100000 WHERE a % 7 = 0; UPDATE t SET c = 'hot' WHERE a % 11 = 0")
@@ -154,7 +156,8 @@ class Told(OnCluster):
         return dict(line.split("|") for line in said[:2]), said[2:]
 
     def test_locked_with_rows(self):
-        """Duplicates of old rows and within the load: no index waits for a merge, and rejects change nothing of that."""
+        """With lock 'exclusive' and rows in the table, on_duplicate has each index maintained row by row; rows,
+        duplicates and rejects are those without the lock."""
         self.fresh("a int PRIMARY KEY CHECK (a <> 9999), b int, c text", "CREATE INDEX tb ON t (b DESC, a);"
                    "DROP TABLE IF EXISTS bad; CREATE TABLE bad (LIKE pgsluice.reject)")
         chance = random.Random(4)
@@ -180,7 +183,7 @@ class Told(OnCluster):
                 self.assertEqual(self.cluster.sql("SELECT count(*) FROM twice"), str(len(good) + len(there) - len(left)))
 
     def test_what_is_watched(self):
-        """A trigger on rows, another unique key: row by row, and refused as there."""
+        """With another unique key or a row trigger, duplicates are resolved row by row: the error and the fired triggers are the same."""
         self.fresh("a int PRIMARY KEY, b int UNIQUE, c text")
         self.cluster.file("input", b"1,5,x\n2,5,x\n1,6,x\n")
         refusals = []
@@ -197,7 +200,7 @@ class Told(OnCluster):
         self.assertEqual(self.cluster.sql("SELECT * FROM said"), "1|5\n2|5")
 
     def test_a_trigger_on_duplicates(self):
-        """What the table of the duplicates has run may look at the table, through its indexes: row by row."""
+        """A trigger on the duplicates_to table can read the loaded table by its indexes: the result is that of row by row."""
         self.fresh("a int PRIMARY KEY, b int, c text", "CREATE INDEX tb ON t (b); CREATE OR REPLACE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS"
                    " $$ BEGIN PERFORM 1 FROM t WHERE b = 5; RETURN NULL; END $$;"
                    "CREATE TRIGGER look AFTER INSERT ON twice FOR EACH ROW EXECUTE FUNCTION look()")
@@ -208,7 +211,8 @@ class Told(OnCluster):
             self.assertEqual(wanted[0], "2|1|0" if mode == "skip" else "3|0|1")
 
     def test_keys_that_only_the_server_sorts(self):
-        """More different ones than can be ranked, NULLs, equal ones of other looks, compressed ones; one that is too long is refused as row by row."""
+        """More distinct keys than can be ranked, NULLs, equal keys of different form and compressed keys are resolved
+        as row by row; a key that is too long is the same error."""
         chance = random.Random(6)
         keys = [f"{chance.randrange(9000)}{chance.choice(('', '.0', '.00'))}" if chance.random() < 0.9 else "" for _ in range(20000)]
         long = [f"{'long ' * 900}{chance.randrange(300)}" if n % 30 == 0 else f"{chance.randrange(9000)}" for n in range(20000)]
@@ -239,7 +243,7 @@ class Told(OnCluster):
                 self.assertIn("COPY t, line 15001", refusals[0])
 
     def refused(self, table, lines):
-        """What COPY says of the lines, by the server and by the extension."""
+        """Loads the lines by stock COPY and by the extension; asserts equal errors, and returns the error."""
         path = self.cluster.file("input", "".join(lines).encode())
         said = [refusal(self.cluster, f"SET client_min_messages = error; DROP TABLE IF EXISTS t; SET maintenance_work_mem = '1MB'; SET pgsluice.copy = {setting};"
                                       f"BEGIN; {table} COPY t FROM '{path}' WITH (FORMAT csv); COMMIT") or "" for setting in ("off", "on")]
@@ -247,7 +251,7 @@ class Told(OnCluster):
         return said[0]
 
     def test_more_values_than_can_be_ranked(self):
-        """Keys that are left to the stock build: refused in COPY's words, and for the first row of all that are to be refused."""
+        """If there are too many distinct keys to rank, the stock build takes over; the error is stock COPY's, for the first row that violates any index."""
         path = self.cluster.file("input", "".join(MANY).encode())
         said = self.cluster.sql("DROP TABLE IF EXISTS t; SET maintenance_work_mem = '1MB'; BEGIN; CREATE TABLE t (a int, b numeric UNIQUE, c text);"
                                 f"COPY t FROM '{path}' WITH (FORMAT csv, pgsluice 'require'); COMMIT; SELECT method, fell_back_because FROM pgsluice.last_index_build;"
@@ -264,7 +268,7 @@ class Told(OnCluster):
             for at, of in ((20000, 3), (20001, 20000), (29999, 15000)):
                 self.assertIn(f"COPY t, line {at + 1}\n", self.refused(table, MANY[:at] + [with_key(at, 1, of)] + MANY[at + 1:]))
             self.assertIn("COPY t, line 12001\n", self.refused(table, MANY[:12000] + [MANY[9]] + MANY[12000:25000] + [MANY[100]] + MANY[25000:]))
-            # Several indexes refuse: the first row decides, and of one row the first index.
+            # If several indexes have violations, the first such row decides, and for one row the first index.
             tables = (f"CREATE TABLE t (a int PRIMARY KEY, b {kind} UNIQUE, c text); CREATE UNIQUE INDEX te ON t (upper(c));",
                       f"CREATE TABLE t (a int, b {kind}, c text); CREATE UNIQUE INDEX te ON t (upper(c));"
                       "ALTER TABLE t ADD UNIQUE (b); ALTER TABLE t ADD PRIMARY KEY (a);")
@@ -279,7 +283,7 @@ class Told(OnCluster):
                     self.assertIn("COPY t, line 25001\n", self.refused(table, MANY[:25000] + [again] + MANY[25000:]))
 
     def test_rows_of_a_function(self):
-        """A row that a function of the COPY puts in meanwhile has no key twice either."""
+        """A row that a function called by the COPY inserts is checked, too: if the load has the same key, it fails with a duplicate-key error."""
         self.cluster.sql("CREATE FUNCTION also(x int) RETURNS bool LANGUAGE plpgsql AS"
                          " $$ BEGIN IF x = 1500 THEN INSERT INTO t VALUES (7), (9999); END IF; RETURN true; END $$;"
                          "CREATE DOMAIN adding AS int CHECK (also(VALUE))")

@@ -1,6 +1,6 @@
-"""What a load leaves behind: on disk, after a crash, on a standby, at a subscriber.
+"""What a load leaves on disk, after a crash, on a standby and at a subscriber.
 
-PGSLUICE_SOAK=n makes n rounds of each crash test instead of a few.
+PGSLUICE_SOAK=n runs n rounds of each crash test instead of a few.
 """
 
 import functools
@@ -15,14 +15,14 @@ from .cluster import MAJOR, Cluster, OnCluster, Refused, endless, wait_until
 
 ROUNDS = int(os.environ.get("PGSLUICE_SOAK", "3"))
 
-# Narrow rows, NULLs, and rows wide enough for TOAST; some values only the server reads.
+# Narrow rows, NULLs, and rows wide enough for TOAST; some values are read only by the server's input functions.
 TABLE = "CREATE {kind} TABLE t (id int, a text, b bigint, c jsonb, d numeric)"
 SUM = "SELECT count(*), sum(hashtext(t::text)::bigint) FROM t"
 
 
 @functools.cache
 def rows(count, toast, wide=50):
-    """`count` rows of CSV, the same ones at every call; with `toast`, one in `wide` has a value out of line."""
+    """`count` rows of CSV, the same at every call; with `toast`, one row in `wide` has an out-of-line value."""
     rng = random.Random(count)
     lines = []
     for i in range(count):
@@ -34,7 +34,7 @@ def rows(count, toast, wide=50):
 def load(path, before="", route="", workers=0):
     """The SQL of one load by the extension, which must not fall back.
 
-    A WHERE keeps rows out of pages; with workers, rows that no page takes go in beside those.
+    A WHERE keeps rows out of whole pages. With workers, rows that do not fit into such pages are inserted next to them.
     """
     where = " WHERE id >= 0" if route == "insert" else ""
     return (f"SET pgsluice.copy = on; {before} COPY t FROM '{path}'"
@@ -42,7 +42,7 @@ def load(path, before="", route="", workers=0):
 
 
 def check_heap(test, server):
-    """amcheck finds nothing wrong with t, its TOAST table and its indexes."""
+    """amcheck finds no error in t, its TOAST table and its B-tree indexes."""
     if not clusters.has("amcheck"):
         return
     server.sql("CREATE EXTENSION IF NOT EXISTS amcheck")
@@ -54,11 +54,11 @@ def check_heap(test, server):
 
 
 class OnDisk(OnCluster):
-    """The same bytes as stock COPY leaves."""
+    """What is on disk after a load."""
 
     @unittest.skipUnless(clusters.has("pageinspect"), "pageinspect is not there")
     def test_pages(self):
-        """Line pointers, infomask, NULL bitmap, values and padding, of heap and TOAST."""
+        """Tuples have stock COPY's bytes: length, infomask, header size, NULL bitmap and values."""
         self.cluster.sql("CREATE EXTENSION IF NOT EXISTS pageinspect")
         path = self.cluster.file("rows.csv", rows(3000, toast=False))
         pages = (
@@ -69,14 +69,14 @@ class OnDisk(OnCluster):
         for setting in ("off", "on"):
             self.cluster.sql("DROP TABLE IF EXISTS t;" + TABLE.format(kind=""))
             self.cluster.sql(f"SET pgsluice.copy = {setting}; COPY t FROM '{path}' WITH (FORMAT csv)")
-            # Whole pages differ in how many rows a batch put on one: compare tuples.
+            # How many rows a batch puts on a page differs, so compare tuples.
             found.append(self.cluster.sql(
                 f"SELECT lp_len, t_infomask, t_infomask2, t_hoff, t_bits, t_data FROM ({pages}) p ORDER BY n, lp"))
         self.assertEqual(found[0], found[1])
         self.assertEqual(len(found[0].splitlines()), 3000)
 
     def test_afterwards(self):
-        """amcheck, VACUUM FREEZE, CLUSTER, dump and restore, pg_checksums."""
+        """Loaded rows pass amcheck and pg_checksums, and survive VACUUM FREEZE, CLUSTER, and dump and restore."""
         path = self.cluster.file("rows.csv", rows(5000, toast=True))
         self.cluster.sql("DROP TABLE IF EXISTS t;" + TABLE.format(kind="") +
                         "; ALTER TABLE t ADD PRIMARY KEY (id); CREATE INDEX ON t (left(a, 50)); CREATE INDEX ON t USING hash (b)")
@@ -97,7 +97,7 @@ class OnDisk(OnCluster):
         self.cluster.sql("DROP DATABASE restored WITH (FORCE)")
 
     def test_without_the_library(self):
-        """A session that has not loaded it reads, checks, changes and cleans what was loaded."""
+        """A session without the library can read, update, delete and vacuum loaded rows, and they pass amcheck."""
         path = self.cluster.file("rows.csv", rows(20000, toast=True))
         self.cluster.sql("DROP TABLE IF EXISTS t;" + TABLE.format(kind="") + "; ALTER TABLE t ADD PRIMARY KEY (id); CREATE INDEX ON t (left(a, 50))")
         self.cluster.sql(load(path))
@@ -113,15 +113,15 @@ class OnDisk(OnCluster):
 
 
 class Crash(unittest.TestCase):
-    """SIGKILL and immediate stops at random moments: all or nothing."""
+    """SIGKILL and immediate stops at random moments: all rows of a load are there, or none."""
 
     def crashes(self, route, settings, kind="", toast=False, indexes="", before="", how=("kill", "immediate")):
-        """Loads, crashes and recovers some times over."""
+        """Loads, crashes and recovers several times."""
         workers = 2 if toast else 0
         server = Cluster(["max_wal_size = 64MB", *settings], durable=True)
         self.addCleanup(server.remove)
         count = 30000
-        # Pages end before a wide row, and where there are many of those, rows go in by batches.
+        # A page ends before a wide row; with many wide rows, rows would be inserted in batches.
         path = server.file("rows.csv", rows(count, toast, 1000))
         server.sql("CREATE EXTENSION pgsluice;" + TABLE.format(kind=kind) + ";" + indexes)
         started = time.monotonic()
@@ -159,40 +159,41 @@ class Crash(unittest.TestCase):
         server.checksums()
 
     def test_insert(self):
-        """wal_level replica, with indexes, row by row."""
+        """After a crash during a row-by-row load with indexes, at wal_level replica, all of its rows are there or none, and amcheck finds no error."""
         self.crashes("insert", ["wal_level = replica"], indexes="CREATE INDEX ON t (left(a, 50)); CREATE UNIQUE INDEX ON t (id)")
 
     def test_append(self):
-        """wal_level replica, with indexes, by whole pages."""
+        """After a crash during a load of whole pages with indexes, at wal_level replica, all of its rows are there or none, and amcheck finds no error."""
         self.crashes("append", ["wal_level = replica"], indexes="CREATE INDEX ON t (left(a, 50)); CREATE UNIQUE INDEX ON t (id)")
 
     def test_append_with_toast(self):
-        """wal_level logical, values moved out of line between the pages."""
+        """After a crash during a load of whole pages and out-of-line values, at wal_level logical, all of its rows
+        are there or none, and amcheck finds no error."""
         self.crashes("append", ["wal_level = logical"], toast=True)
 
     def test_fresh(self):
-        """wal_level minimal and TRUNCATE in the same transaction: no WAL, synced at commit."""
+        """After a crash during a load that follows TRUNCATE at wal_level minimal (no WAL, synced at commit), all of its rows are there or none."""
         self.crashes("fresh", ["wal_level = minimal", "max_wal_senders = 0", "wal_skip_threshold = 0"], toast=True,
                      before="BEGIN; TRUNCATE t;", how=("kill",))
 
     def test_fresh_with_index(self):
-        """The same for commits that log the whole relation instead, as small ones do."""
+        """The same if the commit writes the whole relation to WAL instead, as it does for small ones: all rows are there or none."""
         self.crashes("fresh", ["wal_level = minimal", "max_wal_senders = 0", "wal_skip_threshold = 1GB"],
                      indexes="CREATE UNIQUE INDEX ON t (id)", before="BEGIN; TRUNCATE t;")
 
     def test_unlogged(self):
-        """An unlogged table is empty after a crash."""
+        """An unlogged table is empty after a crash during a load, whether live or truncated in the same transaction."""
         self.crashes("append", [], kind="UNLOGGED", toast=True)
         self.crashes("fresh", [], kind="UNLOGGED", before="BEGIN; TRUNCATE t;", how=("kill",))
 
     def loading(self, server):
-        """Waits until some COPY has put rows into the table; its backend's process id."""
+        """Waits until some COPY has put rows into the table; returns its backend's process ID."""
         under_way = "SELECT pid FROM pg_stat_progress_copy WHERE tuples_processed > 0"
         self.assertTrue(wait_until(lambda: server.sql(under_way)), "no COPY has put rows into the table")
         return server.sql(under_way)
 
     def test_interrupted(self):
-        """Cancelled, timed out, terminated, client gone: nothing is left of it."""
+        """A load that times out, is cancelled, is terminated, or loses its client leaves no rows, no session and no locks."""
         server = Cluster()
         self.addCleanup(server.remove)
         server.sql("CREATE EXTENSION pgsluice;" + TABLE.format(kind=""))
@@ -222,16 +223,17 @@ class Crash(unittest.TestCase):
 
 
 class Replicas(unittest.TestCase):
-    """A standby and a subscriber end equal."""
+    """A standby and a subscriber end with the same rows."""
 
     def equal(self, one, other, what=SUM):
-        """Waits until the other has what the one has."""
+        """Waits until the other server gives the same result."""
         wanted = one.sql(what)
         self.assertTrue(wait_until(lambda: other.sql(what) == wanted), f"{other.sql(what)} != {wanted}")
 
     def test_standby(self):
-        """Streaming replication, each page compared with the primary's; and a base backup that was taken during a load."""
-        # With every page in every record WAL grows fast: none goes that a slow standby still has to get.
+        """A standby from a base backup taken during a load replays every page as on the primary
+        (wal_consistency_checking) and has the same rows; amcheck finds no error."""
+        # With every page in every record, WAL grows fast: keep what a slow standby still needs.
         primary = Cluster(["wal_level = replica", "wal_consistency_checking = 'all'", "wal_keep_size = 8GB"])
         self.addCleanup(primary.remove)
         primary.sql("CREATE EXTENSION pgsluice;" + TABLE.format(kind="") + "; CREATE INDEX ON t (left(a, 50))")
@@ -239,7 +241,7 @@ class Replicas(unittest.TestCase):
         primary.sql(load(path))
         self.assertEqual(primary.sql(load(paged) + "; SELECT route FROM pgsluice.last_copy"), "append")
         process = subprocess.Popen(primary.command("-c", load(path)))
-        # A standby that is behind by more than this ends a query that meets TRUNCATE.
+        # By default, a standby that lags too far cancels queries that conflict with TRUNCATE.
         standby = Cluster(["hot_standby = on", "max_standby_streaming_delay = -1"], copy_of=primary)
         self.addCleanup(standby.remove)
         self.assertEqual(process.wait(), 0)
@@ -255,7 +257,7 @@ class Replicas(unittest.TestCase):
         check_heap(self, standby)
 
     def test_subscriber(self):
-        """Logical replication of narrow, toasted and server-read values."""
+        """Logical replication sends a subscriber all rows, with narrow, toasted and server-read values, and none that were rolled back."""
         publisher = Cluster(["wal_level = logical"])
         self.addCleanup(publisher.remove)
         subscriber = Cluster()

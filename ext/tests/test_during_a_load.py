@@ -1,4 +1,4 @@
-"""What others do while a load stands still in its middle: backups, deletes, locks, kills."""
+"""What other sessions do while a load is paused in its middle: backups, deletes, locks, kills."""
 
 import os
 import signal
@@ -17,12 +17,12 @@ PARENTS = ("DROP TABLE IF EXISTS p CASCADE; CREATE TABLE p (a int PRIMARY KEY); 
 
 
 class DuringALoad(OnCluster):
-    """The first half of the data is in the table, the second one waits for a gate."""
+    """The first part of the data is being loaded; the rest waits for a gate."""
 
     settings = ["wal_level = logical", "wal_keep_size = 1GB", "autovacuum = off"]
 
     def start_load(self, table=INDEXED, toast=False, setting="on", options=""):
-        """Starts the load and waits until half of it is in the table; gives its process."""
+        """Starts the load and waits until it has put rows into the table; returns its process."""
         self.sql(f"DROP TABLE IF EXISTS t; {table}")
         data = rows(30000, toast)
         cut = data.index(b"\n", len(data) * 2 // 3) + 1
@@ -32,27 +32,27 @@ class DuringALoad(OnCluster):
         process = subprocess.Popen(self.cluster.command(
             "-c", f"SET pgsluice.copy = {setting}; COPY t FROM PROGRAM 'cat {first}; while [ -e {first} ] && ! [ -e {self.gate} ]; do sleep 0.05; done; cat {second}'"
             f" WITH (FORMAT csv{options})"), stderr=subprocess.PIPE, text=True)
-        # Whatever becomes of the test, or of its folder, the program must end.
+        # Whatever happens to the test or its folder, the program must end.
         self.addCleanup(self.gate.touch)
         self.assertTrue(wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed > 0")), "no half of a load")
         return process
 
     def finish(self, process):
-        """Lets the second half come; what the load then says."""
+        """Lets the rest of the data through; returns the load's error, or nothing."""
         self.gate.touch()
         refusal = process.communicate()[1].split("LOCATION")[0]
         self.assertEqual(process.returncode != 0, bool(refusal))
         return refusal
 
     def restored(self, backup, target):
-        """A server that has replayed to this place and no further."""
+        """A server recovered from the backup to this target, and no further."""
         server = Cluster([f"restore_command = 'cp {self.cluster.data}/pg_wal/%f %p'", target, "recovery_target_action = promote"], copy_of=backup)
         self.addCleanup(server.remove)
         self.assertTrue(wait_until(lambda: server.sql("SELECT pg_is_in_recovery()") == "f"), server.tail())
         return server
 
     def test_backup(self):
-        """A base backup of the middle replays to before, during and after the load: nothing of it, or all."""
+        """A base backup taken during a load recovers to before, during and after it: none of its rows are there, or all, and amcheck finds no error."""
         process = self.start_load(INDEXED + "; INSERT INTO t SELECT -i, 'before' FROM generate_series(1, 100) i", toast=True)
         before = self.sql(SUM)
         backup = self.cluster.home / "backup"
@@ -71,7 +71,8 @@ class DuringALoad(OnCluster):
                 server.remove()
 
     def test_parents_are_deleted(self):
-        """Before their check the load is refused, after it the DELETE is; as with stock COPY, which checks none before its end."""
+        """A parent deleted before its check fails the load with stock COPY's error; once checked, a parent cannot be
+        deleted. Stock COPY checks no row before its end."""
         said = []
         for setting in ("off", "on"):
             process = self.start_load(PARENTS, setting=setting)
@@ -102,7 +103,7 @@ class DuringALoad(OnCluster):
         self.assertEqual(*said)
 
     def changed_partitions(self, setting, table, change, more="", options=""):
-        """Loads a partitioned table whose other leaves get their first rows after `change`; gives what is there then."""
+        """Loads a partitioned table whose other leaves get their first rows after `change`; returns the error, the rows and the log."""
         self.sql(f"DROP TABLE IF EXISTS t, log, far, bad; {table}; CREATE TABLE bad (LIKE pgsluice.reject); CREATE TABLE log (n serial, seen bigint, a int)")
         first = self.cluster.file("first", "".join(f"{n},1,{'x' * 200}\n" for n in range(10000, 22000)).encode())
         second = self.cluster.file("second", ("".join(f"{n},{n % 3 + 1},x\n" for n in range(2000, 3000)) + more).encode())
@@ -122,7 +123,8 @@ class DuringALoad(OnCluster):
                 self.sql("SELECT seen, a FROM log ORDER BY n"))
 
     def test_a_partition_changes(self):
-        """A leaf that gets a BEFORE trigger, or is attached and foreign, before its first row: as with stock COPY, row by row."""
+        """If a leaf gets a BEFORE trigger, or a foreign leaf is attached, before its first row, rows, triggers and
+        errors are stock COPY's. With rejects_to this is an error."""
         parts = ("CREATE TABLE t (a int, p int, b text, c int GENERATED ALWAYS AS (a * 2) STORED) PARTITION BY LIST (p);"
                  "CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1); CREATE TABLE t2 (b text, p int, a int CHECK (a <> 2999) PRIMARY KEY, c int GENERATED ALWAYS AS (a * 2) STORED);"
                  "ALTER TABLE t ATTACH PARTITION t2 FOR VALUES IN (2); CREATE TABLE t3 PARTITION OF t FOR VALUES IN (3)")
@@ -130,7 +132,7 @@ class DuringALoad(OnCluster):
                    " INSERT INTO log (seen, a) VALUES ((SELECT count(*) FROM t), NEW.a); NEW.b := 'seen';"
                    " IF NEW.a % 5 = 0 THEN RETURN NULL; ELSIF NEW.a = 3998 THEN NEW.p := 3; END IF; RETURN NEW; END $$;"
                    "CREATE TRIGGER look BEFORE INSERT ON {} FOR EACH ROW EXECUTE FUNCTION look()")
-        # The last record of each moves to another leaf, violates a key or a CHECK constraint, or cannot be read.
+        # The last record of each moves to another leaf, violates a key or a CHECK constraint, or cannot be parsed.
         cases = [(parts, trigger.format("t2"), more) for more in ("", "3998,2,moves\n", "2002,2,again\n", "2999,2,refused\n", "x,2,bad\n")]
         cases += [(parts, trigger.format("t3"), more) for more in ("", "2002,2,again\n")]
         below = ("CREATE TABLE t (a int, p int, b text) PARTITION BY LIST (p); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1);"
@@ -150,7 +152,8 @@ class DuringALoad(OnCluster):
             self.assertIn("55006", self.changed_partitions("on", parts, trigger.format("t2"), options=", rejects_to 'bad'")[0])
 
     def test_a_trigger_deletes_a_parent(self):
-        """A partition gets it before its first row: the rows of others are found by their index, and the load is refused as by stock COPY."""
+        """A partition gets a trigger, before its first row, that deletes a parent of rows already loaded: these are
+        found by their index, and the load fails as with stock COPY."""
         table = ("CREATE TABLE t (a int, p int, b text) PARTITION BY LIST (p); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1, 3); CREATE TABLE t2 PARTITION OF t FOR VALUES IN (2);"
                  "DROP TABLE IF EXISTS parent CASCADE; CREATE TABLE parent (p int PRIMARY KEY); INSERT INTO parent VALUES (1), (2), (3); ALTER TABLE t ADD FOREIGN KEY (p) REFERENCES parent; CREATE INDEX ON t1 (p, a DESC);"
                  "SET enable_seqscan = off; ALTER DATABASE postgres SET enable_seqscan = off")
@@ -164,7 +167,7 @@ class DuringALoad(OnCluster):
         self.assertIn("is still referenced", ours[0])
 
     def test_a_temporary_table_of_another_session(self):
-        """Is stock COPY's to refuse."""
+        """COPY into a temporary table of another session fails with stock COPY's error."""
         path = self.cluster.file("rows", b"".join(b"%d\n" % n for n in range(200000)))
         other = Held(self.cluster)
         other.run("CREATE TEMP TABLE mine AS SELECT 1 AS a; SELECT 1")
@@ -179,7 +182,7 @@ class DuringALoad(OnCluster):
         other.end("SELECT 1")
 
     def test_locks(self):
-        """What needs the table for itself waits; an index that is made concurrently has every row; a snapshot sees none."""
+        """During a load, statements that conflict with its lock wait. An index created concurrently has every row, and a snapshot from before its commit sees none."""
         process = self.start_load(TABLE.format(kind=""))
         for sql in ("ALTER TABLE t ADD z int", "ALTER TABLE t ALTER b TYPE text", "ALTER TABLE t DISABLE TRIGGER ALL", "TRUNCATE t", "DROP TABLE t", "VACUUM FULL t",
                     "CREATE INDEX ON t (id)", "BEGIN; LOCK TABLE t IN SHARE MODE"):
@@ -199,7 +202,7 @@ class DuringALoad(OnCluster):
         check_heap(self, self.cluster)
 
     def test_slow_writer(self):
-        """A cancel takes effect with the next piece that comes through a named pipe, as with stock COPY."""
+        """A cancel takes effect with the next data that comes through a named pipe, as with stock COPY."""
         piece, pipe = b"seven b\n" * 16384, self.cluster.home / "pipe"
         os.mkfifo(pipe)
         pipe.chmod(0o666)
@@ -217,7 +220,7 @@ class DuringALoad(OnCluster):
             self.assertIn("57014", process.communicate(timeout=180)[1])
 
     def test_progress(self):
-        """Bytes that stock COPY's parser reads again, the header's among them, are counted once."""
+        """bytes_processed counts each byte once, also those that stock COPY's parser reads again, the header's included."""
         data = b"a,b\n" + b"1,x\n" * 100
         client = Client(self.cluster)
         client.run("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text); SET pgsluice.copy = on")
@@ -231,7 +234,7 @@ class DuringALoad(OnCluster):
         client.close()
 
     def test_killed(self):
-        """SIGKILL to a worker or to the leader: the server restarts, and nothing of the load is there."""
+        """After SIGKILL to a worker or to the leader, the server restarts; none of the load's rows, workers or locks are left."""
         for whom in ("worker", "leader"):
             process = self.start_load(options=", pgsluice 'require', workers 2")
             self.assertTrue(wait_until(lambda: workers(self.cluster)))
@@ -240,7 +243,7 @@ class DuringALoad(OnCluster):
             starts = self.starts()
             os.kill(worker if whom == "worker" else leader, signal.SIGKILL)
             self.assertTrue(wait_until(lambda: self.answers(starts)), self.cluster.tail())
-            # The program has the connection too: psql learns of its end when both are gone.
+            # The program has the connection, too: psql notices that it has ended when both are gone.
             self.gate.touch()
             process.communicate()
             self.assertNotEqual(process.returncode, 0)
@@ -250,11 +253,11 @@ class DuringALoad(OnCluster):
             check_heap(self, self.cluster)
 
     def starts(self):
-        """How often the server has restarted."""
+        """How many times the server has restarted."""
         return self.cluster.log.read_text(errors="replace").count("all server processes terminated; reinitializing")
 
     def answers(self, starts):
-        """Whether the server has come back since it had started so often."""
+        """Whether the server accepts queries after restarting more than `starts` times."""
         try:
             return self.starts() > starts and self.sql("SELECT 1") == "1"
         except Refused:

@@ -1,4 +1,4 @@
-"""Data in another encoding than the server's, and servers whose encoding is not UTF8."""
+"""Data in another encoding than the server's, and databases whose encoding is not UTF8."""
 
 import random
 import unittest
@@ -11,7 +11,7 @@ CSV = "COPY t (a, b) FROM {} WITH (FORMAT csv"
 
 
 class Database:
-    """One database of a cluster, where differential.py wants a cluster."""
+    """One database of a cluster, for functions of differential.py that take a cluster."""
 
     def __init__(self, cluster, name, encoding):
         self.cluster = cluster
@@ -25,17 +25,17 @@ class Database:
         return self.cluster.file(name, content)
 
     def connect(self, stops=True):
-        """A session that prints UTF-8 where that is to be had."""
+        """A session that prints UTF-8, if the database can convert to it."""
         session = self.cluster.connect(self.name, stops=stops)
         session.run(f"SET client_encoding = {self.shown}")
         return session
 
 
 class Encodings(OnCluster):
-    """ENCODING and the client's encoding, good and bad data, across the ends of buffers and chunks."""
+    """ENCODING and client_encoding, valid and invalid data, also across the ends of buffers and chunks."""
 
     def same(self, data, encoding, copy=CSV, where=None, route="insert", rest="", client=False):
-        """The refusal that both gave, or None; by option, and by the client's encoding too."""
+        """Loads by both with the option ENCODING, and with `client` by client_encoding, too; returns the error, or None."""
         where = where or self.cluster
         with self.subTest(encoding=encoding, copy=copy, data=data[:60]):
             statement = f"{copy}, ENCODING '{encoding}'{rest})"
@@ -46,7 +46,7 @@ class Encodings(OnCluster):
             return refusal
 
     def test_conversions(self):
-        """Encodings of one byte and of several, some of whose bytes look like ASCII."""
+        """Single-byte and multibyte encodings, some of whose bytes look like ASCII, are converted as by stock COPY, with workers, too."""
         samples = {
             "LATIN1": "žluť café ÿ", "WIN1252": "café € “x”", "LATIN2": "žluťoučký kůň", "KOI8R": "тест", "EUC_JP": "日本語テスト",
             "SJIS": "表ソ能日本語", "BIG5": "功許蓋中文", "GBK": "中文誠", "GB18030": "中文€", "UHC": "한국어",
@@ -63,7 +63,7 @@ class Encodings(OnCluster):
             self.same(lines.replace('"', "").replace(",", "\t").encode(codec), encoding, "COPY t (a, b) FROM {} WITH (FORMAT text", route=None)
 
     def test_what_cannot_be_converted(self):
-        """The error, its line and its bytes are stock COPY's, wherever they are met."""
+        """Data that cannot be converted gets stock COPY's error with its line and bytes, wherever it is."""
         self.refused = 0
         bads = {"WIN1252": b"\x81", "LATIN1": b"\0", "EUC_JP": b"\x8f\xa1", "SJIS": b"\x85\xff", "BIG5": b"\xa1", "GB18030": b"\x84\x30\xff", "KOI8R": b"\0"}
         for encoding, bad in bads.items():
@@ -80,7 +80,8 @@ class Encodings(OnCluster):
         self.same(b"1,caf\xe9\n", "SQL_ASCII", route=None)
 
     def test_databases_of_single_bytes(self):
-        """LATIN1, WIN1252 and SQL_ASCII: limits count bytes, converted data and data as it is."""
+        """In LATIN1, WIN1252 and SQL_ASCII databases, length limits count bytes, and data in their own encoding and
+        in UTF8 loads or fails as with stock COPY. An EUC_JP database falls back to it."""
         full = "COPY t FROM {} WITH (FORMAT csv"
         rows = [
             "1,café,éééé,é,\"{\"\"ü\"\": \"\"\\u00e9\"\"}\",\"{ééé,a}\"\n", "2,\"é\"\"é\",ééééé,éééé,,{}\n", "3,ÿ,abc,abcd,[],\n",
@@ -97,7 +98,7 @@ class Encodings(OnCluster):
                 text = data.replace('"', "").replace(",", "\t").encode(codec)
                 self.same(text, other, "COPY t FROM {} WITH (FORMAT text", database, route=None)
             self.assertIsNone(self.same("".join(rows * 400).encode("cp1252"), encoding, full, database, client=True))
-            # An escape of jsonb is a character of the database's encoding, or refused.
+            # A Unicode escape in jsonb becomes a character of the database's encoding, or is an error.
             for value in ('"\\u00e9"', '{"\\u00e9": 1, "é": 2}', '["é", "\\n"]', '"\\u65e5"'):
                 escaped = "".join(f"{i}\t{value}\n" for i in range(100)).replace("\\", "\\\\")
                 compare(self, database, "CREATE TABLE t (a int, b jsonb)", f"COPY t FROM {{}} WITH (ENCODING '{encoding}')",

@@ -1,4 +1,4 @@
-"""Stored generated columns and CHECK constraints that are evaluated where rows are formed: as stock COPY has them."""
+"""Stored generated columns and CHECK constraints, evaluated where rows are formed: results must be stock COPY's."""
 
 import functools
 import subprocess
@@ -13,7 +13,7 @@ from .test_workers import workers
 CSV = "COPY t ({}) FROM {{}} WITH (FORMAT csv)"
 COLUMNS = "a, b, c, d, s"
 TABLE = "CREATE TABLE t (a int, b smallint NOT NULL, c bigint, d numeric(12,2), s text{})"
-# Rows are completed by the leader, or by workers as far as they come.
+# Rows are completed by the leader, or by workers as far as these get.
 WAYS = {"leader": "SET pgsluice.debug_force_routes = on; SET pgsluice.workers = 0;",
         "workers": "SET pgsluice.debug_force_routes = workers; SET pgsluice.workers = 2;"}
 
@@ -25,7 +25,7 @@ CREATE DOMAIN positive AS int CHECK (VALUE > 0);
 CREATE TYPE mood AS ENUM ('sad', 'ok');
 """
 
-# What a table computes and checks, and whether that is done before rows are inserted.
+# What a table computes and checks: PLAIN before rows are inserted, NOT_PLAIN by the insertion.
 PLAIN = {
     "a bigint of a numeric": ", g bigint GENERATED ALWAYS AS ((d * 100)::bigint) STORED",
     "several, before the others too": None,
@@ -63,7 +63,7 @@ FIRST = "CREATE TABLE t (g int GENERATED ALWAYS AS (a + b) STORED, a int, h bigi
 
 @functools.cache
 def rows(count=1500, **at):
-    """CSV of rows with NULLs; `at` has lines in place of others, as `l7`."""
+    """CSV of rows with NULLs; `at` replaces lines, such as `l7`."""
     lines = [f"{'' if i % 11 == 3 else i},{i % 30},{'' if i % 50 == 9 else i * 7},{'' if i % 13 == 5 else i}.25,{'' if i % 17 == 2 else f'text of row {i}'}\n"
              .replace(",.25", ",") for i in range(count)]
     for name, line in at.items():
@@ -72,12 +72,12 @@ def rows(count=1500, **at):
 
 
 class Expressions(OnCluster):
-    """Against stock COPY, by the leader and by workers."""
+    """Comparison with stock COPY, by the leader and by workers."""
 
     prepared = FUNCTIONS
 
     def same(self, table, data, setup="", columns=COLUMNS, by=("leader", "workers"), route="append"):
-        """Equal rows or refusals both ways; gives the refusal. `by`: who may say that it has done it."""
+        """Asserts equal rows or errors both ways; returns the error. `by`: the values that last_copy.expressions_by may have."""
         copy = CSV.format(columns)
         stock = outcome(self.cluster, table, copy, data, setup, stock=True)
         for how, forced in WAYS.items():
@@ -91,14 +91,15 @@ class Expressions(OnCluster):
         return stock[0]
 
     def test_rows(self):
-        """Types of each kind of length, NULLs, before and after other columns, keys, sequences, constraints."""
+        """Expressions of types of every kind of length, with NULLs, keys, sequences and constraints, before and after
+        other columns: evaluated early, with stock COPY's rows."""
         for name, more in PLAIN.items():
             with self.subTest(name):
                 self.assertIsNone(self.same(TABLE.format(more) if more else FIRST, rows()))
                 check_heap(self, self.cluster)
 
     def test_formats(self):
-        """Text and binary, a list in another order, columns left out, defaults, dropped columns, fillfactor."""
+        """CSV and binary, columns in another order or left out, defaults, dropped columns, fillfactor: rows are stock COPY's."""
         table = TABLE.format(", e int DEFAULT 7, g bigint GENERATED ALWAYS AS (a * 2 + e) STORED, h text GENERATED ALWAYS AS (s || '!') STORED")
         self.assertIsNone(self.same(table + " WITH (fillfactor = 60)", rows()))
         self.assertIsNone(self.same(table + "; ALTER TABLE t DROP COLUMN c; ALTER TABLE t ADD c bigint", rows()))
@@ -111,12 +112,13 @@ class Expressions(OnCluster):
             self.assertIsNone(compare(self, self.cluster, table, "COPY t (c, b) FROM {} WITH (FORMAT binary)", path.read_bytes(), forced, "append", False))
 
     def test_private(self):
-        """A table that nobody else can reach, by pages around the buffers."""
+        """In a private table, pages that bypass the buffers have stock COPY's rows."""
         table = TABLE.format(PLAIN["an int and a check of it"]).replace("TABLE", "UNLOGGED TABLE")
         self.assertIsNone(self.same(table, rows(), IN_ORDER, by=None, route="fresh"))
 
     def test_left_to_the_insertion(self):
-        """What is not surely the same elsewhere."""
+        """Expressions whose result might differ elsewhere are evaluated by the insertion: functions in PL/pgSQL or
+        SQL, unsafe ones, whole rows; also for BEFORE triggers and partitions."""
         for name, more in NOT_PLAIN.items():
             with self.subTest(name):
                 self.assertIsNone(self.same(TABLE.format(more), rows(), by={""}, route={"insert", "append"}))
@@ -128,7 +130,8 @@ class Expressions(OnCluster):
             self.sql("DROP FUNCTION IF EXISTS f CASCADE")
 
     def test_partitions(self):
-        """A leaf by itself, its constraint included; leaves with other expressions than the root's."""
+        """A leaf loaded by itself checks its partition constraint, with stock COPY's errors; leaves with other
+        expressions than the root's are evaluated by the insertion."""
         parent = "CREATE TABLE root (a int, b smallint NOT NULL, c bigint, d numeric(12,2), s text, g int GENERATED ALWAYS AS (a + b) STORED)"
         leaf = f"DROP TABLE IF EXISTS root; {parent} PARTITION BY RANGE (b); CREATE TABLE t PARTITION OF root FOR VALUES FROM (0) TO (30)"
         self.assertIsNone(self.same(leaf, rows()))
@@ -136,14 +139,14 @@ class Expressions(OnCluster):
         self.assertIn("23514", self.same(leaf, rows(l700="1,31,2,3,x", l800="2147483647,1,2,3,x")))
         self.assertIn("22003", self.same(leaf, rows(l600="2147483647,1,2,3,x", l700="1,31,2,3,x")))
         other = "(a int, b smallint NOT NULL, c bigint, d numeric(12,2), s text, g int GENERATED ALWAYS AS (a * b) STORED)"
-        if MAJOR >= 16:  # before, a partition has the root's
+        if MAJOR >= 16:  # before 16, a partition has the root's expressions
             self.assertIsNone(self.same(TABLE.format(", g int GENERATED ALWAYS AS (a + b) STORED") + " PARTITION BY RANGE (b);"
                                         f"CREATE TABLE p1 {other}; ALTER TABLE t ATTACH PARTITION p1 FOR VALUES FROM (0) TO (9);"
                                         "CREATE TABLE p2 PARTITION OF t DEFAULT", rows(), by={""}, route={"insert", "append"}))
         self.sql("DROP TABLE root")
 
     def test_refusals(self):
-        """The first row at fault, by stock COPY's message and line, wherever it is and whatever else is wrong after it."""
+        """The error is stock COPY's, for the first bad row, wherever it is and whatever is wrong after it."""
         division = TABLE.format(", g int GENERATED ALWAYS AS (100 / a) STORED")
         for more, line in ((", g int GENERATED ALWAYS AS (100 / (a - 1000001)) STORED", "1000001,1,2,3,x"),
                            (", g bigint GENERATED ALWAYS AS ((d * 100)::bigint) STORED, h smallint GENERATED ALWAYS AS (a) STORED", "100000,1,2,3,x"),
@@ -161,14 +164,14 @@ class Expressions(OnCluster):
         self.assertIn("23502", self.same(division, rows(l0="3,1,2,3,x", l900="4,,2,3,x", l1000="0,1,2,3,x")))
 
     def test_expressions_that_fail_by_themselves(self):
-        """What is wrong with an expression shows at the first row, and not without one."""
+        """An expression that always fails is an error at the first row, and no error if there is no row."""
         table = TABLE.format(", g int GENERATED ALWAYS AS (1 / 0) STORED")
         self.assertIn("22012", self.same(table, rows(5)))
         for forced in WAYS.values():
             compare(self, self.cluster, table, CSV.format(COLUMNS), b"", forced, None)
 
     def test_values_for_the_server(self):
-        """Rows that have values that the server reads, and rows that are too wide for a page."""
+        """Rows with values read by the server, and rows too wide for a page, have stock COPY's values and errors."""
         table = TABLE.format(", r int4range, g int GENERATED ALWAYS AS (a + 1) STORED, h int GENERATED ALWAYS AS (lower(r)) STORED, CHECK (NOT isempty(r))")
         data = "".join(f"{i},{i % 9},{i},1.5,{'wide ' * 900 if i % 300 == 7 else 'x'},\"[{i},{i + 5})\"\n" for i in range(1500)).encode()
         self.assertIsNone(self.same(table, data, columns=COLUMNS + ", r", route={"insert", "append"}, by=("", "leader", "workers")))
@@ -178,12 +181,12 @@ class Expressions(OnCluster):
         self.assertIsNone(self.same(wide, rows(), route={"insert", "append"}, by=("", "leader", "workers")))
 
     def test_serializable(self):
-        """Workers stay out of the session there, and the leader evaluates."""
+        """In SERIALIZABLE, the leader evaluates, and not the workers."""
         table = TABLE.format(PLAIN["an int and a check of it"])
         self.assertIsNone(self.same(table, rows(), "BEGIN ISOLATION LEVEL SERIALIZABLE;", by={"leader"}))
 
     def test_many_rows(self):
-        """As many as there are in practice, without any forcing: in the leader and in workers, each having its part."""
+        """With 120,000 rows and no debug settings, rows are stock COPY's, with no workers and with two."""
         data = rows(120000)
         for more in ("several, before the others too", "a bigint of a numeric", "text", "checks alone"):
             table = TABLE.format(PLAIN[more]) if PLAIN[more] else FIRST
@@ -195,7 +198,7 @@ class Expressions(OnCluster):
 
     @unittest.skipUnless(has("pageinspect"), "pageinspect is not there")
     def test_on_disk(self):
-        """Tuples are the same to the byte, by the server and by the extension."""
+        """Tuples have the same bytes by stock COPY, the leader and workers."""
         self.sql("CREATE EXTENSION IF NOT EXISTS pageinspect")
         path = self.cluster.file("input", rows())
         for name, more in PLAIN.items():
@@ -207,7 +210,7 @@ class Expressions(OnCluster):
             self.assertEqual(len(found), 1, name)
 
     def test_rejects(self):
-        """Rows that are refused are rejected one by one, as before."""
+        """With rejects_to, rows that an expression or constraint refuses are rejected one by one, and all others are loaded."""
         data = rows(l700="2147483647,1,2,3,x", l800="1,-1,2,3,x")
         table = TABLE.format(PLAIN["an int and a check of it"])
         for forced in WAYS.values():
@@ -217,7 +220,7 @@ class Expressions(OnCluster):
                              "701|22003\n801|23514\n1498|1498")
 
     def test_privileges(self):
-        """A function that the user may not execute is refused at the first row."""
+        """If the user may not execute a function of an expression, the load fails with stock COPY's error."""
         self.sql("DROP TABLE IF EXISTS t; CREATE ROLE plain; GRANT pg_read_server_files TO plain; CREATE FUNCTION added(int, int) RETURNS int"
                  " LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE AS 'int4pl'; REVOKE EXECUTE ON FUNCTION added FROM PUBLIC;"
                  f"{TABLE.format(', g int GENERATED ALWAYS AS (added(a, 1)) STORED')}; GRANT INSERT ON t TO plain")
@@ -232,7 +235,7 @@ class Expressions(OnCluster):
 
     @unittest.skipUnless(MAJOR >= 18, "virtual columns came with 18")
     def test_virtual(self):
-        """Beside columns that are not stored, the insertion computes the stored ones."""
+        """If a table has virtual columns, the insertion computes its stored columns; constraints NOT ENFORCED make no difference."""
         for more in (", v int GENERATED ALWAYS AS (a * 2)", ", v int GENERATED ALWAYS AS (a * 2), g int GENERATED ALWAYS AS (a + 1) STORED",
                      ", v int GENERATED ALWAYS AS (b * 2) NOT NULL CHECK (v >= 0)", ", CHECK (a < 5) NOT ENFORCED, g int GENERATED ALWAYS AS (a + 1) STORED"):
             enforced = "NOT ENFORCED" in more
@@ -244,7 +247,7 @@ class Switched(Administered):
     """The administrator's switch."""
 
     def test_off(self):
-        """Off, generated columns take the insert route, and constraints are checked by the leader."""
+        """With allow_expressions off, tables with generated columns use the insert route, and the leader checks constraints."""
         with self.cluster.connect() as session:
             self.configure(session, allow_expressions="off")
             path = self.cluster.file("input", rows())
@@ -255,10 +258,10 @@ class Switched(Administered):
 
 
 class Ended(OnCluster):
-    """Loads that end in their middle."""
+    """Loads that end in the middle."""
 
     def test_crash_and_cancel(self):
-        """SIGKILL to every process, and a cancel: nothing of the load, and no worker."""
+        """After SIGKILL to all server processes, or a cancel, none of the load's rows or workers are left; the next load is complete."""
         table = TABLE.format(", g text GENERATED ALWAYS AS (s || s) STORED, h bigint GENERATED ALWAYS AS (c + 1) STORED, id serial PRIMARY KEY")
         path = self.cluster.file("input", rows(20000))
         for how in ("cancel", "kill", "kill"):
@@ -272,7 +275,7 @@ class Ended(OnCluster):
             check_heap(self, self.cluster)
 
     def ends_in_the_middle(self, copy, how):
-        """Starts the load, and ends it once rows are in."""
+        """Starts the load, and ends it once it has put rows into the table."""
         process = subprocess.Popen(self.cluster.command("-c", copy), stderr=subprocess.PIPE)
         self.assertTrue(wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed > 30000")))
         if how == "kill":
@@ -285,7 +288,7 @@ class Ended(OnCluster):
         self.assertTrue(wait_until(lambda: not workers(self.cluster)))
 
     def test_standby(self):
-        """A standby has the same rows, and WAL replays to the same pages."""
+        """A standby has the same rows, and replayed pages equal the primary's (wal_consistency_checking)."""
         primary = Cluster(["wal_level = replica", "wal_consistency_checking = all"])
         self.addCleanup(primary.remove)
         primary.sql("CREATE EXTENSION pgsluice")

@@ -1,4 +1,4 @@
-"""pgsluice.debug_force_routes: a few rows take the ways that are else for many."""
+"""pgsluice.debug_force_routes: a few rows take the paths that only many rows take otherwise."""
 
 import unittest
 
@@ -11,10 +11,10 @@ ROWS = b"3,c\n1,a\n2,b\n"
 
 
 class Forced(OnCluster):
-    """Every size that decides about a way is nothing."""
+    """Every size threshold that selects a path is zero."""
 
     def test_three_rows(self):
-        """Three rows are whole pages, in each table that may have such pages; without the setting stock's loop has them."""
+        """Three rows are written as whole pages, in live and in private tables; without the setting, stock COPY's loop inserts them."""
         self.assertEqual(outcome(self.cluster, TABLE, CSV, ROWS)[3], "insert")
         for table, setup, route in ((TABLE, "", "append"), (TABLE.replace("TABLE", "UNLOGGED TABLE"), "BEGIN; TRUNCATE t;", "fresh")):
             for force in ("on", "workers"):
@@ -24,7 +24,7 @@ class Forced(OnCluster):
                     self.assertIsNone(compare(self, self.cluster, table, CSV, ROWS, setup_forced, route, stock=stock))
 
     def test_end_of_data_marker(self):
-        """Rows before a marker of the end are whole pages as well, and what follows it is ignored."""
+        """Rows before an end-of-data marker are written as whole pages, too, and data after the marker is ignored."""
         copy, rows = "COPY t FROM {}", b"3\tc\n1\ta\n2\tb\n\\.\n"
         stock = outcome(self.cluster, TABLE, copy, rows, stock=True)
         for force in ("on", "workers"):
@@ -35,7 +35,7 @@ class Forced(OnCluster):
                                               stock=None if more else stock))
 
     def test_workers_form_the_rows(self):
-        """With `workers` a few lines are several chunks, and all but the first row come from workers."""
+        """With `workers`, 300 lines are several chunks, and workers form all rows but the first."""
         path = self.cluster.file("lines", b"".join(b"%d,(%d)\n" % (i, i) for i in range(300)))
         self.cluster.sql("DROP TABLE IF EXISTS t; DROP TYPE IF EXISTS one; CREATE TYPE one AS (x int); CREATE TABLE t (a int, b one)")
         self.assertEqual(self.cluster.sql("SET pgsluice.copy = on; SET pgsluice.debug_force_routes = workers; SET pgsluice.workers = 1;"
@@ -44,7 +44,7 @@ class Forced(OnCluster):
         self.assertEqual(self.cluster.sql("SELECT count(*), sum(a), sum((b).x) FROM t"), "300|44850|44850")
 
     def test_indexes(self):
-        """Entries of a few rows go by each of the ways that there are for many."""
+        """The index entries of 400 rows take each of the paths for many: sorted, leaves, build and merge."""
         path = self.cluster.file("rows", b"".join(b"%d,%d\n" % (i + 1000, i % 7) for i in range(400)))
         ways = "SELECT i ->> 'index', i ->> 'way' FROM pgsluice.last_copy, jsonb_array_elements(indexes) i ORDER BY 1"
         table = "CREATE TABLE t (a int PRIMARY KEY, b int); CREATE INDEX b ON t (b)"
@@ -58,7 +58,7 @@ class Forced(OnCluster):
                 self.assertEqual(self.cluster.sql("SET enable_seqscan = off; SELECT count(*) FROM t WHERE b >= 0 AND a >= 1000"), "400")
 
     def test_superusers_only(self):
-        """A setting for tests: only a superuser sets it."""
+        """Only a superuser can set debug_force_routes."""
         self.cluster.sql("DROP ROLE IF EXISTS loader; CREATE ROLE loader")
         with self.assertRaisesRegex(Refused, "permission denied to set parameter"):
             self.cluster.sql("SET ROLE loader; SET pgsluice.debug_force_routes = on")

@@ -1,4 +1,4 @@
-"""Foreign keys: each value is checked once, and every answer is stock COPY's."""
+"""Foreign keys: each distinct value is checked once, and rows and errors are stock COPY's."""
 
 import re
 import subprocess
@@ -25,10 +25,10 @@ def modulo(n):
 
 
 class Counted(Administered):
-    """How many checks there were, by the scans of the parent."""
+    """The number of checks, counted by the scans of the parent."""
 
     def checks(self, table, setting="on", setup="", rows=None):
-        """Loads the rows; how often the parent was looked up."""
+        """Loads the rows; returns how often the parent was looked up."""
         path = self.cluster.file("rows", rows or data(modulo))
         self.sql(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t CASCADE; {PARENTS} {table}")
         before = int(self.sql(SCANS).split()[-1])
@@ -36,7 +36,7 @@ class Counted(Administered):
         return int(self.sql(SCANS).split()[-1]) - before
 
     def test_each_value_once(self):
-        """Of one column, of several, of two keys; of NULLs none. Stock COPY checks each row."""
+        """Each distinct value is checked once, for one column, several, or two keys; NULLs are not checked. Stock COPY checks each row."""
         self.assertEqual(self.checks("CREATE TABLE t (id int, a int REFERENCES p, b text)", "off"), ROWS)
         self.assertEqual(self.checks("CREATE TABLE t (id int, a int REFERENCES p, b text)"), 100)
         self.assertEqual(self.checks("CREATE TABLE t (id int PRIMARY KEY, a int REFERENCES p, b text)"), 100)
@@ -46,14 +46,15 @@ class Counted(Administered):
         self.assertEqual(self.checks("CREATE TABLE t (id int, a int, b text, FOREIGN KEY (a, b) REFERENCES p (a, b))", rows=nulls), 50)
 
     def test_partitions(self):
-        """Each leaf checks its own values."""
+        """Each partition checks its own values once."""
         table = "CREATE TABLE t (id int, a int REFERENCES p, b text) PARTITION BY HASH (id);" + "".join(
             f"CREATE TABLE t{n} PARTITION OF t FOR VALUES WITH (MODULUS 4, REMAINDER {n});" for n in range(4))
         self.assertEqual(self.checks(table, "off"), ROWS)
         self.assertEqual(self.checks(table), 400)
 
     def test_each_row_where_it_has_to_be(self):
-        """Where another row with the same value might change before its check, or equal bytes say little."""
+        """Each row is checked if the key is deferrable, a CHECK constraint is volatile, or a row trigger may change
+        rows before their check; in replica mode, none is."""
         nothing = "CREATE OR REPLACE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; "
         trigger = nothing + "CREATE TABLE t (id int, a int REFERENCES p, b text); CREATE TRIGGER after AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION nothing()"
         cases = [
@@ -71,7 +72,7 @@ class Counted(Administered):
                 self.assertEqual(self.checks(table.split("; SET ")[0], setup="SET" + table.split("; SET")[1] if "; SET " in table else ""), wanted)
 
     def test_switched_off(self):
-        """By the administrator, for one server at once."""
+        """With allow_foreign_keys off, each row is checked; on again, each distinct value."""
         with self.cluster.connect() as session:
             self.configure(session, allow_foreign_keys="off")
             self.assertEqual(self.checks("CREATE TABLE t (id int, a int REFERENCES p, b text)"), ROWS)
@@ -79,7 +80,7 @@ class Counted(Administered):
             self.assertEqual(self.checks("CREATE TABLE t (id int, a int REFERENCES p, b text)"), 100)
 
     def test_memory(self):
-        """More values than there is memory for are checked again; the memory stays bounded."""
+        """If there are more values than fit into live_index_memory, some are checked again, but never more often than there are rows."""
         rows = data(lambda n: (b"%d" % (n % 10000), b"x"))
         table = "INSERT INTO p SELECT n FROM generate_series(100, 9999) n; CREATE TABLE t (id int, a int REFERENCES p, b text)"
         with self.cluster.connect() as session:
@@ -104,14 +105,14 @@ TABLES = (
 
 
 class Equal(OnCluster):
-    """The rows and the refusals are stock COPY's."""
+    """Rows and errors are stock COPY's."""
 
     def both(self, table, rows, **more):
-        """The refusal, which is stock COPY's."""
+        """Loads by both; returns the error, which is stock COPY's."""
         return compare(self, self.cluster, f"DROP DOMAIN IF EXISTS parent CASCADE; {PARENTS} {table}", CSV, rows, **more)
 
     def test_parents_there_and_missing(self):
-        """The first row without a parent is named, whichever key it is of, and by how many rows its value is shared."""
+        """The error names the first row without a parent, whichever key it violates and however many rows share the value."""
         missing = {
             "none": b"",
             "a": b"30000,7777,p1\n30001,8888,p1\n",
@@ -129,7 +130,7 @@ class Equal(OnCluster):
         self.assertGreater(refused, len(TABLES) * 3)
 
     def test_in_the_middle(self):
-        """Of many rows, with workers too."""
+        """Missing parents after 20,000 good rows: the error is stock COPY's, with workers, too."""
         rows = data(lambda n: (b"%d" % (100 + n % 3 if n >= 20000 else n % 100), b"p1"))
         table = f"{PARENTS} {TABLES[1]}"
         stock = outcome(self.cluster, table, CSV, rows, stock=True)
@@ -137,14 +138,14 @@ class Equal(OnCluster):
             self.assertIn("Key (a)=(102) is not present", compare(self, self.cluster, table, copy, rows, stock=stock))
 
     def test_equal_values_of_other_bytes(self):
-        """1.0 and 1.00 are one value of two forms; both have the parent, or neither."""
+        """1.0 and 1.00 are one value in two forms: both have the parent, or neither has."""
         table = "CREATE TABLE q (n numeric PRIMARY KEY); INSERT INTO q VALUES (1), (2); CREATE TABLE t (n numeric REFERENCES q)"
         rows = b"1\n1.0\n2.00\n1.000\n2\n" * 500
         self.assertIsNone(compare(self, self.cluster, f"DROP TABLE IF EXISTS q CASCADE; {table}", CSV, rows))
         self.assertIn("(3.0)", compare(self, self.cluster, f"DROP TABLE IF EXISTS q CASCADE; {table}", CSV, rows + b"3.0\n3.0\n"))
 
     def test_long_and_compressed_values(self):
-        """Those that are longer than what is remembered, and those that are stored out of line."""
+        """Long values, those too long to be remembered and those stored out of line, are checked as by stock COPY."""
         table = ("CREATE TABLE q (b text PRIMARY KEY); INSERT INTO q SELECT repeat(chr(n), 2500) FROM generate_series(97, 99) n;"
                  "CREATE TABLE t (b text REFERENCES q)")
         rows = b"".join(bytes([97 + n % 3]) * 2500 + b"\n" for n in range(2000))
@@ -152,13 +153,13 @@ class Equal(OnCluster):
         self.assertIn("is not present", compare(self, self.cluster, f"DROP TABLE IF EXISTS q CASCADE; {table}", CSV, rows + b"d" * 2500 + b"\n"))
 
     def test_a_table_that_refers_to_itself(self):
-        """A parent may come behind its child, and in the same COPY."""
+        """A parent in the same COPY may come after its child; if it never comes, the error is stock COPY's."""
         table = "CREATE TABLE t (id int PRIMARY KEY, a int REFERENCES t, b text)"
         self.assertIsNone(self.both(table, data(lambda n: (b"%d" % (2999 - n), b"x"), 3000)))
         self.assertIn("is not present", self.both(table, data(lambda n: (b"%d" % (3000 if n > 10 else n), b"x"), 3000)))
 
     def test_partitions(self):
-        """Of the table and of its parent."""
+        """If the table and its parent are both partitioned, rows and errors are stock COPY's."""
         parents = "CREATE TABLE q (a int PRIMARY KEY) PARTITION BY RANGE (a); CREATE TABLE q1 PARTITION OF q FOR VALUES FROM (0) TO (50); CREATE TABLE q2 PARTITION OF q DEFAULT; INSERT INTO q SELECT generate_series(0, 99);"
         leaves = "CREATE TABLE t (id int, a int REFERENCES q, b text) PARTITION BY LIST (b); CREATE TABLE t1 PARTITION OF t FOR VALUES IN ('p1', 'p2'); CREATE TABLE t2 PARTITION OF t DEFAULT"
         for more, wanted in ((b"", None), (b"1,500,p1\n2,500,p1\n", "is not present")):
@@ -166,7 +167,7 @@ class Equal(OnCluster):
             (self.assertIsNone if wanted is None else lambda r: self.assertIn(wanted, r))(refusal)
 
     def test_a_trigger_of_another_partition(self):
-        """It deletes or changes the first row with a value before its check; the rows after it are checked."""
+        """A trigger of another partition deletes or changes the first row with a value before its check: later rows with that value are still checked."""
         for change in ("DELETE FROM t WHERE id = 1", "UPDATE t SET a = NULL WHERE id = 1"):
             table = ("CREATE TABLE t (id int, a int REFERENCES p, b text) PARTITION BY LIST (b); CREATE TABLE t1 PARTITION OF t FOR VALUES IN ('p1'); CREATE TABLE t2 PARTITION OF t DEFAULT;"
                      f"CREATE OR REPLACE FUNCTION change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {change}; RETURN NULL; END $$;"
@@ -175,7 +176,7 @@ class Equal(OnCluster):
             self.assertIn("Key (a)=(777) is not present", refusal)
 
     def test_statement_triggers(self):
-        """They may alter the parent, and change who may read it, before the rows and after them."""
+        """Statement triggers that alter or reindex the parent, or revoke privileges on it, before or after the rows: rows and errors are stock COPY's."""
         for change in ("ALTER TABLE p ADD COLUMN more int", "REINDEX TABLE p", "REVOKE UPDATE ON p FROM CURRENT_USER"):
             for when in ("BEFORE", "AFTER"):
                 table = (f"CREATE TABLE t (id int, a int REFERENCES p, b text); CREATE OR REPLACE FUNCTION change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {change}; RETURN NULL; END $$;"
@@ -184,7 +185,7 @@ class Equal(OnCluster):
                     compare(self, self.cluster, f"{PARENTS} {table}", CSV, data(modulo, 3000), route=None)
 
     def test_an_index_of_another_collation(self):
-        """A parent whose key is equal by the index alone is none."""
+        """A parent whose key is equal only by the index's collation does not count."""
         if "icu" not in self.sql("SELECT string_agg(DISTINCT collprovider::text, '') FROM pg_collation").replace("i", "icu"):
             self.skipTest("the server has no ICU")
         parents = ("DROP TABLE IF EXISTS p CASCADE; CREATE COLLATION IF NOT EXISTS any_case (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
@@ -200,20 +201,20 @@ class Equal(OnCluster):
         self.assertIn("Key (a)=(ABC) is not present", said[0])
 
     def test_isolation_levels(self):
-        """With each the same."""
+        """At every isolation level, rows and errors are stock COPY's."""
         for level in ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"):
             for more in (b"", b"1,500,p1\n2,500,p1\n"):
                 self.both(TABLES[0], data(modulo, 3000, more), setup=f"BEGIN ISOLATION LEVEL {level};")
 
     def test_rejects(self):
-        """Every row without a parent is rejected, though all have the same value."""
+        """With rejects_to, every row without a parent is rejected, even if all have the same value."""
         path = self.cluster.file("rows", data(lambda n: (b"7777" if n % 10 == 0 else b"%d" % (n % 100), b"x"), 3000))
         said = self.sql(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t, bad; {PARENTS} {TABLES[0]}; CREATE TABLE bad (LIKE pgsluice.reject);"
                         f"SET pgsluice.copy = on; COPY t FROM '{path}' WITH (FORMAT csv, rejects_to 'bad'); SELECT count(*), count(*) FILTER (WHERE a = 7777) FROM t; SELECT count(*) FROM bad")
         self.assertEqual(said.split()[-2:], ["2700|0", "300"])
 
     def test_a_default_that_deletes_rows(self):
-        """It takes the first row with a value away before its check; the rows behind it are checked."""
+        """A default deletes the first row with a value before its check: later rows with that value are still checked."""
         table = ("CREATE TABLE t (id int, a int REFERENCES p, b text, c int); CREATE OR REPLACE FUNCTION away() RETURNS int LANGUAGE plpgsql AS"
                  " $$ BEGIN DELETE FROM t WHERE id = 2000; RETURN 1; END $$; ALTER TABLE t ALTER c SET DEFAULT away()")
         rows = data(modulo, 2000, b"2000,7777,x\n") + data(lambda n: (b"7777", b"x"), 3)
@@ -222,10 +223,10 @@ class Equal(OnCluster):
 
 
 class Proven(OnCluster):
-    """Which values have their parents found by the index, and which are left to the trigger."""
+    """Which parents are found and locked by the index, and which values are left to the trigger."""
 
     def proven(self, table, rows=None, setup="", copy="COPY t (id, a, b) FROM '{}' CSV", refused=""):
-        """How many parents were locked and how many values left, summed over the foreign keys; None: nothing was looked up."""
+        """How many parents were locked and how many values left, summed over the foreign keys; None: none were looked up."""
         path = self.cluster.file("rows", rows or data(modulo, 3000))
         self.sql(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t, q CASCADE; {PARENTS} {table}")
         _, told = self.cluster.session(f"{setup}; SET pgsluice.copy = on; SET client_min_messages = debug1; {copy.format(path)}; RESET client_min_messages; COMMIT")
@@ -236,7 +237,8 @@ class Proven(OnCluster):
         return (sum(int(n) for n, _ in found), sum(int(n) for _, n in found)) if found else None
 
     def test_shapes(self):
-        """One column and several, in another order than the index's, by other types, with NULLs."""
+        """Parents are found by the index for one column or several, in another order than the index's, for other
+        integer types and with NULLs; not for numeric or partitioned parents."""
         two = "CREATE TABLE t (id int, a int, b text, FOREIGN KEY (b, a) REFERENCES p (b, a)); "
         for table, wanted in (
                 (TABLES[0], (100, 0)),
@@ -255,11 +257,11 @@ class Proven(OnCluster):
         self.assertEqual(self.proven("CREATE TABLE t (id int, a int, b text, FOREIGN KEY (a, b) REFERENCES p (a, b))", nulls), (50, 0))
 
     def test_a_value_without_a_parent(self):
-        """It is the trigger's to refuse."""
+        """A value without a parent is left to the trigger, which reports the error."""
         self.proven(TABLES[0], data(modulo, 3000, b"1,500,p1\n2,500,p1\n"), refused="Key (a)=(500) is not present")
 
     def test_rights(self):
-        """The trigger asks as the parent's owner: what this one may not do is refused by it; what he cannot see is left to it."""
+        """Checks run as the parent's owner. If the owner lacks privileges, or row-level security may hide rows from it, the trigger does the checks."""
         owned = "DROP ROLE IF EXISTS owner; CREATE ROLE owner; ALTER TABLE p OWNER TO owner; GRANT SELECT, UPDATE ON p TO owner; "
         gone = "; DROP OWNED BY owner CASCADE; DROP ROLE owner"
         self.assertEqual(self.proven(owned + TABLES[0]), (100, 0))
@@ -271,7 +273,7 @@ class Proven(OnCluster):
         self.sql("SET client_min_messages = warning" + gone)
 
     def test_parents_of_this_transaction(self):
-        """Those that it has put in are found, those that it has deleted are not."""
+        """Parents that the transaction has inserted are found; those that it has deleted, or whose key it has changed, are not."""
         rows = data(lambda n: (b"500" if n == 2000 else b"%d" % (n % 100), b"x"), 3000)
         self.assertEqual(self.proven(TABLES[0], rows, setup="BEGIN; INSERT INTO p VALUES (500)"), (101, 0))
         self.assertEqual(self.proven(TABLES[0], setup="BEGIN; UPDATE p SET c = 5"), (100, 0))
@@ -279,14 +281,14 @@ class Proven(OnCluster):
         self.proven(TABLES[0], setup="BEGIN; DELETE FROM p WHERE a = 7", refused="Key (a)=(7) is not present")
 
     def test_where_triggers_do_not_fire(self):
-        """Nothing is locked."""
+        """If the trigger does not fire (replica mode, disabled), no parent is locked; with ENABLE ALWAYS, parents are locked in replica mode, too."""
         self.assertIsNone(self.proven(TABLES[0], setup="SET session_replication_role = replica"))
         self.assertIsNone(self.proven(TABLES[0] + "; ALTER TABLE t DISABLE TRIGGER ALL"))
         always = "; DO $$ BEGIN EXECUTE (SELECT string_agg(format('ALTER TABLE t ENABLE ALWAYS TRIGGER %I;', tgname), '') FROM pg_trigger WHERE tgrelid = 't'::regclass); END $$"
         self.assertEqual(self.proven(TABLES[0] + always, setup="SET session_replication_role = replica"), (100, 0))
 
     def test_locked_by_others(self):
-        """Rows and tables that others hold are left to the trigger, which waits for them at the end of the statement."""
+        """Parents that other sessions have locked are left to the trigger, which waits for them at the end of the statement."""
         path = self.cluster.file("rows", data(modulo, 3000))
         for hold, left in (("SELECT FROM p WHERE a = 50 FOR UPDATE", "99 locked, 1 left"), ("UPDATE p SET a = 500 WHERE a = 50", "99 locked, 1 left"),
                            ("UPDATE p SET c = 1 WHERE a = 50", "100 locked, 0 left"), ("LOCK p IN ACCESS EXCLUSIVE MODE", "")):
@@ -306,7 +308,7 @@ class Proven(OnCluster):
                 self.assertEqual(self.sql("SELECT count(*) FROM t"), "3000")
 
     def test_changed_behind_the_snapshot(self):
-        """From REPEATABLE READ on, a parent that was changed since cannot be locked, and the refusal is stock COPY's."""
+        """In REPEATABLE READ, a parent deleted or rekeyed after the snapshot is a serialization failure, as with stock COPY; other updates are not."""
         path = self.cluster.file("rows", data(modulo, 3000))
         for change, refused in (("DELETE FROM p WHERE a = 50", "could not serialize access"), ("UPDATE p SET a = 500 WHERE a = 50", "could not serialize access"),
                                 ("UPDATE p SET c = 1 WHERE a = 50", "")):
@@ -321,10 +323,10 @@ class Proven(OnCluster):
 
 
 class Beside(OnCluster):
-    """Others change parents meanwhile."""
+    """Other sessions change parents during a load."""
 
     def test_parents_are_held(self):
-        """After the COPY nobody deletes a parent or changes its key before the transaction ends, of whichever row."""
+        """After the COPY, no session can delete a parent or change its key before the transaction ends; its other columns can be updated."""
         path = self.cluster.file("rows", data(modulo, 3000))
         self.sql(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t; {PARENTS} {TABLES[0]}")
         holder = Held(self.cluster)
@@ -340,7 +342,7 @@ class Beside(OnCluster):
         self.assertIn("23503", str(refused.exception))
 
     def test_a_parent_that_is_being_deleted(self):
-        """The check waits for the end of the other transaction, and takes its result."""
+        """If another transaction is deleting a parent, the check waits for its end: the load succeeds after ROLLBACK and fails after COMMIT."""
         path = self.cluster.file("rows", data(modulo, 3000))
         for end, wanted in (("ROLLBACK", ""), ("COMMIT", "23503")):
             self.sql(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t; {PARENTS} {TABLES[0]}")

@@ -1,7 +1,7 @@
-"""The COPY stream fuzzed into a running backend: bytes at random, split at random.
+"""Fuzzed COPY streams into a running backend: random bytes, split at random.
 
-The oracle is stock COPY in the same session: the same rows, or the same refusal.
-The server never dies. PGSLUICE_SOAK=n is n rounds of 100 streams for each format.
+The oracle is stock COPY: the same rows, or the same error. The server never crashes. PGSLUICE_SOAK=n is n rounds of 100
+streams for each format.
 """
 
 import os
@@ -19,7 +19,7 @@ TABLE = "CREATE TABLE t (a int, b text, c numeric(8,2) DEFAULT 1, d timestamptz,
 
 
 class Client:
-    """The protocol as bytes, so that messages may be cut and wrong anywhere."""
+    """A client that sends the protocol as bytes, so that messages may be truncated or wrong anywhere."""
 
     def __init__(self, server):
         self.socket = socket.socket(socket.AF_UNIX)
@@ -31,7 +31,7 @@ class Client:
         self.until("Z")
 
     def close(self):
-        """Leaves without a word."""
+        """Disconnects without a Terminate message."""
         self.stream.close()
         self.socket.close()
 
@@ -43,7 +43,7 @@ class Client:
         return chr(head[0]), self.stream.read(struct.unpack("!i", head[1:])[0] - 4)
 
     def until(self, *types):
-        """Reads on to one of these; gives it and what errors and tags came before."""
+        """Reads up to one of these types; returns it, with the errors, tags and rows before it."""
         said = []
         while True:
             kind, body = self.message()
@@ -56,17 +56,17 @@ class Client:
                 return kind, said
 
     def query(self, sql):
-        """Runs statements."""
+        """Sends statements."""
         text = sql.encode() + b"\0"
         self.socket.sendall(b"Q" + struct.pack("!i", len(text) + 4) + text)
 
     def run(self, sql):
-        """Statements without data; what they give."""
+        """Runs statements without data; returns what they report."""
         self.query(sql)
         return self.until("Z")[1]
 
     def copy(self, sql, data, rng, end):
-        """One COPY of the data in messages of any size, sent in pieces of any size."""
+        """Runs one COPY of the data in messages of any size, sent in pieces of any size."""
         self.query(sql)
         kind, said = self.until("G", "Z")
         if kind == "Z":
@@ -92,7 +92,7 @@ class Client:
 
 
 def field(rng):
-    """Something that a field may hold, well or badly."""
+    """Something that a field may hold, valid or not."""
     return rng.choice((
         b"", b"\\N", b"1", b"-7", b"2147483648", b"12.345", b"99999999.5", b"2024-02-30", b"2024-02-28 12:00+02", b"{1,2,NULL}", b"{1",
         b'"{""a"": [1, null]}"', b'{"a": 1}', b"t", b"no", b'"quoted, ""x"" \n line"', b'"', b"'", b"\\", b"\\.", b"\\x41\\101\\t", b"\r", b"\n",
@@ -101,7 +101,7 @@ def field(rng):
 
 
 def good(rng, i, csv):
-    """A row that is as it should be."""
+    """A valid row."""
     text = rng.choice((b"plain", b"\xc5\xbelu\xc5\xa5", b"", b"a b" * 50))
     if csv:
         return b'%d,%s,%d.5,2024-01-01,"{1,%d}","{""k"": %d}",t' % (i, text, i, i, i)
@@ -109,7 +109,7 @@ def good(rng, i, csv):
 
 
 def records(rng, csv):
-    """Text of records, most of them good, some of them mutated."""
+    """Text of records, most of them valid, some of them mutated."""
     end = rng.choice((b"\n", b"\n", b"\r\n", b"\r"))
     badness = rng.choice((0, 0, 0.002, 0.02, 1))
     lines = []
@@ -127,7 +127,7 @@ def records(rng, csv):
 
 
 def binary(rng):
-    """COPY's binary form, well or badly."""
+    """Data in COPY's binary format, valid or not."""
     data = bytearray(b"PGCOPY\n\xff\r\n\0" + struct.pack("!ii", 0, 0))
     for i in range(rng.choice((1, 20, 1000))):
         data += struct.pack("!h", 2) + struct.pack("!ii", 4, i) + struct.pack("!i", 5) + b"text!"
@@ -139,19 +139,19 @@ def binary(rng):
 
 
 class Fuzz(OnCluster):
-    """Each stream by stock COPY and by the extension, in one session each."""
+    """Each stream is loaded by stock COPY and by the extension, in separate sessions."""
 
     prepared = f"{TABLE}; CREATE TABLE bad (LIKE pgsluice.reject)"
 
     def both(self, number, copy, data, end="done"):
-        """What stock COPY says and leaves, and the extension with and without workers."""
+        """Asserts that the extension, with and without workers, reports and leaves what stock COPY does; returns the messages."""
         found = []
         for setting in ("off", "on", "on; SET pgsluice.workers = 2"):
             client = self.clients.setdefault(setting, None) or Client(self.cluster)
             self.clients[setting] = client
             client.run(f"SET client_min_messages = error; TRUNCATE t; SET pgsluice.copy = {setting}")
             said = client.copy(copy, data, random.Random(number), end)
-            # 19's stock COPY asks for more data before it takes a line's last bytes: where the stream fails, that line is not read.
+            # Stock COPY of 19 requests more data before it takes the last bytes of a line: if the stream fails, it has not read that line.
             if end == "fail" and MAJOR >= 19:
                 said = [re.sub(r"WCOPY t, line \d+", "WCOPY t", one) for one in said]
             found.append((said, client.run("SELECT md5(string_agg(t::text, '|' ORDER BY t::text COLLATE \"C\")), count(*) FROM t")))
@@ -162,13 +162,13 @@ class Fuzz(OnCluster):
         return found[0][0]
 
     def fuzz(self, what, copies, make):
-        """Streams of one format."""
+        """Runs the streams of one format."""
         self.clients = {}
         refused = 0
         for number in range(ROUNDS):
             rng = random.Random(f"{SEED} {what} {number}")
             copy, data = rng.choice(copies), make(rng)
-            # Behind a CR stock COPY looks for an LF before it takes the line as read.
+            # After a CR, stock COPY looks for an LF before it takes the line as read.
             end = "fail" if rng.random() < 0.05 and not data.endswith(b"\r") else "done"
             said = self.both(number, copy, data, end)
             refused += not said[-1].startswith("COPY")
@@ -180,22 +180,22 @@ class Fuzz(OnCluster):
         self.assertLess(refused, ROUNDS)
 
     def test_csv(self):
-        """CSV with options."""
+        """For fuzzed CSV with several options, rows or errors are stock COPY's."""
         self.fuzz("csv", ("COPY t FROM STDIN WITH (FORMAT csv)",
                           "COPY t FROM STDIN WITH (FORMAT csv, NULL 'no', QUOTE '''')",
                           "COPY t (a, b) FROM STDIN WITH (FORMAT csv, ESCAPE '\\')",
                           "COPY t FROM STDIN WITH (FORMAT csv, HEADER)"), lambda rng: records(rng, True))
 
     def test_text(self):
-        """Text."""
+        """For fuzzed text format, rows or errors are stock COPY's."""
         self.fuzz("text", ("COPY t FROM STDIN", "COPY t FROM STDIN WITH (NULL '')"), lambda rng: records(rng, False))
 
     def test_binary(self):
-        """Binary."""
+        """For fuzzed binary format, rows or errors are stock COPY's."""
         self.fuzz("binary", ("COPY t (a, b) FROM STDIN WITH (FORMAT binary)",), binary)
 
     def test_rejects(self):
-        """With rejects_to every stream ends well, and each record is in one table or the other."""
+        """With rejects_to, every fuzzed stream succeeds, and rejected records are kept with the bytes that they have in the data."""
         client = Client(self.cluster)
         for number in range(ROUNDS // 2):
             rng = random.Random(f"{SEED} rejects {number}")
@@ -205,7 +205,7 @@ class Fuzz(OnCluster):
             said = client.copy(f"COPY t FROM STDIN WITH (FORMAT {'csv' if csv else 'text'}, rejects_to 'bad', workers {rng.choice((0, 2))})",
                                data, rng, "done")
             self.assertTrue(said[-1].startswith("COPY "), f"{SEED}/{number}: {said} {data[:200]!r}")
-            # What was taken and what was rejected, taken by stock COPY and refused by it.
+            # Some of the rejected records: each must occur in the data.
             rejects = client.run("SELECT encode(coalesce(record_bytes, convert_to(record, 'UTF8')), 'hex') FROM bad ORDER BY md5(line::text) LIMIT 3")[:-1]
             for reject in rejects:
                 record = bytes.fromhex(reject)
@@ -214,7 +214,7 @@ class Fuzz(OnCluster):
         self.assertNotIn("terminated by signal", self.cluster.tail())
 
     def last_words(self, setting, data):
-        """What the server answers a session that sends this after the start of a COPY, and disconnects."""
+        """The server's final messages to a session that sends this after the start of a COPY, then disconnects."""
         client = Client(self.cluster)
         client.run(f"SET pgsluice.copy = {setting}; TRUNCATE t")
         client.query("COPY t FROM STDIN WITH (FORMAT csv)")
@@ -233,7 +233,7 @@ class Fuzz(OnCluster):
         return told
 
     def test_protocol(self):
-        """Messages that have no place in a COPY, cut off and overlong ones: the connection ends as in stock COPY, the server stays."""
+        """A message that is not allowed in a COPY, truncated or too long ends the connection with stock COPY's error, leaves no rows, and the server goes on."""
         rng = random.Random(1)
         rows = [good(rng, 5, True) + b"\n", good(rng, 5, True) + b"\nx\n", b"".join(good(rng, i, True) + b"\n" for i in range(50))]
         for wrong in (b"Q\0\0\0\x0dSELECT 1\0", b"d\0\0\0\1", b"d\xff\xff\xff\xff", b"\0\0\0\0\0", b"X\0\0\0\4", b"c\0\0\0\5x", b"d\x7f\0\0\0abc", b"d\0\0", b"c\0\0",
@@ -243,7 +243,7 @@ class Fuzz(OnCluster):
                 stock, *others = (self.last_words(setting, data) for setting in ("off", "on", "on; SET pgsluice.workers = 2"))
                 self.assertTrue(stock)
                 for ours in others:
-                    # Behind a refused row, what is cut off ends the session with a word more than stock COPY's.
+                    # After a bad row, a truncated message causes one more error than with stock COPY.
                     self.assertEqual(ours[:len(stock)], stock, (row[:80], wrong))
         self.assertEqual(self.cluster.sql("SELECT count(*) FROM t"), "0")
         self.assertNotIn("terminated by signal", self.cluster.tail())

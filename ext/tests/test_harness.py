@@ -1,4 +1,4 @@
-"""What the tests themselves rest on."""
+"""The test harness: installation, cleanup and sessions."""
 
 import os
 import re
@@ -12,10 +12,10 @@ from .cluster import BIN, EXT, OnCluster, Refused, put, wait_until
 
 
 class Harness(unittest.TestCase):
-    """Installing, and what is left behind."""
+    """Installation, and cleanup after a killed process."""
 
     def test_a_library_in_use(self):
-        """A process that has the old file open or mapped keeps it as it was."""
+        """When a library is replaced, a process that has the old file open still reads the old content."""
         with tempfile.TemporaryDirectory() as folder:
             old, new = Path(folder, "library.so"), Path(folder, "new.so")
             old.write_text("old")
@@ -26,7 +26,7 @@ class Harness(unittest.TestCase):
             self.assertEqual(len(list(Path(folder).iterdir())), 2, "nothing else stays there")
 
     def test_killed(self):
-        """Of a test process that is killed neither servers nor folders stay."""
+        """A test process that is killed leaves no servers and no folders."""
         program = ("from tests.cluster import Cluster; c = Cluster(); print((c.data / 'postmaster.pid').read_text().split()[0], c.home, flush=True);"
                    " input()")
         environment = {**os.environ, "PGSLUICE_INSTALLED": "yes", "PG_CONFIG": str(BIN / "pg_config")}
@@ -37,17 +37,17 @@ class Harness(unittest.TestCase):
             process.kill()
         self.assertTrue(wait_until(lambda: not Path(home).parent.exists()), f"{home} is left behind")
         try:
-            # Of a process that nobody collects nothing is left but its number.
+            # Of a process that nobody reaps, only its process ID is left.
             self.assertEqual(Path(f"/proc/{server}/cmdline").read_text(), "")
         except (FileNotFoundError, ProcessLookupError):
             pass
 
 
 class Sessions(OnCluster):
-    """What a session within this process prints and says is what psql prints and says."""
+    """A session within this process prints and reports what psql does."""
 
     def test_as_psql(self):
-        """Statements cut at their semicolons, values of many forms, messages with all their fields."""
+        """Statements split at semicolons, values of many forms, and messages with all their fields are those of psql."""
         begin = "SET client_min_messages = error; DROP TABLE IF EXISTS t; CREATE TABLE t (a int PRIMARY KEY); RESET client_min_messages;"
         for script in (
             "SELECT 1, NULL, 'two\nlines', ''; SELECT; SELECT '';; ; SELECT n, n * 2 FROM generate_series(1, 3) n -- no; end\n",
@@ -66,7 +66,7 @@ class Sessions(OnCluster):
                 self.assertEqual("".join(session.told), re.sub(r"^(error: )?connection to server was lost\n", "", said, flags=re.M))
 
     def test_the_first_error_ends_it(self):
-        """What came before it is done, and the server's process has gone when the session is closed."""
+        """A script ends at its first error, with the statements before it done; once the session is closed, its server process is gone."""
         self.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int)")
         with self.assertRaises(Refused) as refused:
             self.sql("INSERT INTO t VALUES (1); INSERT INTO t VALUES ('x'); INSERT INTO t VALUES (2)")

@@ -1,6 +1,7 @@
-"""Random tables with random pasts and random loads, stock COPY beside ours after each step: in the long form only.
+"""Random tables with random histories and random loads, compared with stock COPY after each step; only with
+PGSLUICE_SOAK.
 
-The seed is said where one fails, with all that was run; PGSLUICE_SEED takes it up.
+A failure reports its seed and all statements; PGSLUICE_SEED starts from that seed.
 """
 
 import os
@@ -28,7 +29,7 @@ TAKEN = "SELECT 'way:' || (i ->> 'way') FROM pgsluice.last_copy, jsonb_array_ele
 
 
 class History:
-    """One table in two schemas: what is run in `ours` is run in `stock` as well."""
+    """One table in two schemas: every script that runs in `ours` runs in `stock`, too."""
 
     def __init__(self, cluster, seed):
         self.cluster, self.random = cluster, random.Random(seed)
@@ -36,7 +37,7 @@ class History:
         self.indexes, self.unlogged, self.keyed = [], False, False
 
     def both(self, ours, stock=None):
-        """Runs a script for each; refusals must be equal."""
+        """Runs a script for each; errors must be equal."""
         said = []
         self.log.append(ours)
         for schema, setting, script in (("stock", "off", stock or ours), ("ours", "on", ours)):
@@ -51,7 +52,7 @@ class History:
         assert said[0] == said[1], f"stock COPY says {said[0]}, ours {said[1]}"
 
     def create(self):
-        """The table and its indexes; some have no key but `id`, which decides what a duplicate is."""
+        """Creates the table and its indexes; some tables have no unique key but `id`, which decides what a duplicate is."""
         r = self.random
         self.keyed = r.random() < 0.4
         unique = ["(id)"] if self.keyed else r.sample(UNIQUE, r.randrange(3))
@@ -68,7 +69,7 @@ class History:
         return f"INSERT INTO t {NEW.format(width=width)} FROM generate_series({first}, {self.next_id - 1}) n;" if count else ""
 
     def change(self):
-        """Some change of the table's rows."""
+        """A random change of the table's rows."""
         r = self.random
         return r.choice((f"DELETE FROM t WHERE id % {r.choice((2, 3, 10))} = 1;", "DELETE FROM t WHERE id < 200;",
                          f"UPDATE t SET pad = 'hot' || id WHERE id % {r.choice((3, 7))} = 0;",
@@ -76,7 +77,7 @@ class History:
                          "UPDATE t SET pad = repeat(md5(id::text), 40) WHERE id % 13 = 0;", self.insert(r.choice((3, 50)), 100)))
 
     def lines(self, count, twice):
-        """CSV of new rows, with keys that are there before `twice`: none, a few or many."""
+        """CSV of new rows; `twice` says how many have existing keys: none, a few or many."""
         r = self.random
         widths = r.choice(((100,), (400,), (50, 300, 1500), (10, 900), (300, 300, 300, 300, 300, 9000), (0,)))
         keys = list(range(self.next_id, self.next_id + count))
@@ -101,12 +102,12 @@ class History:
         return made
 
     def file(self, lines):
-        """A file of these lines; its path in quotes."""
+        """Writes these lines to a file; returns its path in quotes."""
         self.files += 1
         return f"'{self.cluster.file(f'input{self.files}', ''.join(lines).encode())}'"
 
     def copy(self, alone):
-        """One COPY for ours, and what is as much for stock. `alone`: others can reach the table."""
+        """One COPY for ours, and its equivalent for stock. `alone`: other sessions can reach the table."""
         r = self.random
         kind = r.choice(("plain", "plain", "duplicate", "rejects")) if self.keyed else "plain"
         twice = r.choice(("few", "many")) if kind == "duplicate" else "few" if kind == "plain" and r.random() < 0.15 else ""
@@ -129,7 +130,7 @@ class History:
                 f" ON CONFLICT (id) DO {what}; DROP TABLE g;")
 
     def transaction(self, begin=""):
-        """A COPY by itself, or some of them in a transaction, with savepoints and changes between them."""
+        """Runs a COPY by itself, or several in a transaction, with savepoints and changes between them."""
         r = self.random
         if not begin and r.random() < 0.3:
             self.both(*self.copy(alone=True))
@@ -145,7 +146,7 @@ class History:
         self.both(*(f"BEGIN; {' '.join(script)} {end}" for script in scripts))
 
     def check(self):
-        """Both tables have the same rows, and each index of ours has what the table has."""
+        """Both tables must have the same rows, and each index of ours must match its table."""
         sql = self.cluster.sql
         stock, ours = (sql(ROWS.format(f"{schema}.t")) for schema in ("stock", "ours"))
         assert stock == ours, f"stock COPY leaves {stock}, ours {ours}"
@@ -159,7 +160,7 @@ class History:
             assert by_index == by_table, f"{index}: {by_index} by the index, {by_table} by the table"
 
     def answers(self, index):
-        """A query's answer by this index alone, and without any."""
+        """A query's result by this index alone, and without any index."""
         column = re.search(r"\W(id|ut|k|txt|num|ts|u|ar)\W", index.split(" ON t ")[1])[1]
         where = {"hash": "txt = 't7'", "gin": "ar @> ARRAY[7]", "brin": "id BETWEEN -5000 AND 7000"}.get(
             (re.search(r"USING (\w+)", index) or [None] * 2)[1], "k > 100" if "WHERE" in index else "true")
@@ -170,7 +171,7 @@ class History:
                                 f"SET LOCAL enable_bitmapscan = off; {query}; ROLLBACK").split("\n")
 
     def killed_midway(self):
-        """The server is killed before the commit: all is as it was."""
+        """Kills the server before the commit: the table must be as before."""
         before = self.cluster.sql(ROWS.format("ours.t"))
         script = self.random.choice(("LOCK TABLE t IN ACCESS EXCLUSIVE MODE;", "TRUNCATE t;")) + self.copy(alone=False)[0]
         self.log.append(f"BEGIN; {script} -- and the server is killed, to be started again")
@@ -187,7 +188,7 @@ class History:
         assert after == before, f"{before} before a load that was killed, {after} after it"
 
     def watched(self):
-        """A transaction, and changes before it, that an older snapshot does not see, whichever index it takes."""
+        """Runs changes and a transaction that an older snapshot must not see, by any index."""
         before, logged = self.cluster.sql(ROWS.format("ours.t")), len(self.log)
         watcher = Held(self.cluster)
         watcher.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
@@ -196,14 +197,14 @@ class History:
         self.both("VACUUM t")
         watcher.run("SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off")
         keys = [re.search(r"ON t \(([^()]*)\)$", index) for index in self.indexes]
-        # TRUNCATE is seen by all.
+        # TRUNCATE is visible to all snapshots.
         for key in keys if "TRUNCATE" not in "".join(self.log[logged:]) else ():
             seen = watcher.run(ROWS.format(f"(SELECT * FROM ours.t ORDER BY {key[1]} OFFSET 0)")) if key else before
             assert seen == before, f"an older snapshot sees {seen} by {key[1]}, not {before}"
         watcher.end()
 
     def run(self):
-        """From CREATE TABLE on."""
+        """Runs the history, from CREATE TABLE on."""
         r = self.random
         self.cluster.sql("SET client_min_messages = error; DROP SCHEMA IF EXISTS stock, ours CASCADE; CREATE SCHEMA stock; CREATE SCHEMA ours; TRUNCATE bad")
         width = r.choice((30, 300, 1200))
@@ -218,7 +219,7 @@ class History:
             for _ in range(r.choice((0, 1, 3))):
                 self.both(r.choice((self.change(), "VACUUM t", f"BEGIN; {self.insert(300, 50)} ROLLBACK")))
             r.choice((self.transaction,) * 6 + (self.watched,) * 3)()
-            # A TRUNCATE of an unlogged table that was rolled back may keep any server from starting then.
+            # If a TRUNCATE of an unlogged table was rolled back, a server killed then may not start again.
             if r.random() < 0.2 and not self.unlogged:
                 self.killed_midway()
             self.check()
@@ -226,10 +227,10 @@ class History:
 
 @unittest.skipUnless(os.environ.get("PGSLUICE_SOAK"), "takes minutes")
 class Histories(unittest.TestCase):
-    """Half of them at wal_level minimal."""
+    """Random histories at both WAL levels."""
 
     def histories(self, settings, seeds):
-        """Runs them on one server; gives the ways by which indexes got their entries."""
+        """Runs histories on one server; returns the methods by which indexes got their entries."""
         cluster, ways = Cluster(SETTINGS + settings), set()
         self.addCleanup(cluster.remove)
         cluster.sql("CREATE EXTENSION pgsluice; CREATE TABLE bad (LIKE pgsluice.reject)" + ("; CREATE EXTENSION amcheck" if has("amcheck") else ""))
@@ -243,11 +244,11 @@ class Histories(unittest.TestCase):
         return ways
 
     def test_logged(self):
-        """At wal_level replica."""
+        """At wal_level replica, random histories leave stock COPY's rows and sound indexes, and use all four methods for index entries."""
         self.assertLessEqual({"row", "sorted", "leaves", "build"}, self.histories([], range(SEED, SEED + HISTORIES)))
 
     def test_minimal(self):
-        """At wal_level minimal."""
+        """At wal_level minimal, random histories leave stock COPY's rows and sound indexes, and use all four methods for index entries."""
         self.assertLessEqual({"row", "sorted", "leaves", "build"}, self.histories(MINIMAL, range(SEED, SEED + HISTORIES)))
 
 

@@ -1,4 +1,4 @@
-"""Index builds against the stock build: bytes, refusals, tables of every kind, and what comes after a build."""
+"""CREATE INDEX against the stock build: bytes, errors, tables of every kind, and what happens to an index after its build."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ import unittest
 from .cluster import Cluster, Held, OnCluster, Refused, wait_until
 from .twins import LAST, SORTED, STOCK, check, compare, refusal
 
-# For each type an expression of a random integer i (and of the row's number n); few values.
+# For each type, an expression of a random integer i (and of the row's number n) that has few values.
 TYPES = {
     "smallint": "(i - 500)::smallint",
     "int": "(i - 500) * 3999999",
@@ -47,7 +47,7 @@ ORDERED = (
 
 
 class Index(OnCluster):
-    """Tables that are there; indexes made by both ways."""
+    """Indexes built by both methods on existing tables."""
 
     settings = ["max_parallel_maintenance_workers = 0"]
 
@@ -60,7 +60,7 @@ class Index(OnCluster):
         )
 
     def test_every_type_and_direction(self):
-        """Each type, ascending and descending, NULLs on either side."""
+        """For each type, ascending and descending, with NULLs first or last, the index has the stock build's pages."""
         for kind, expression in TYPES.items():
             self.table(f"a {kind}", f"CASE WHEN i % 17 > 0 THEN {expression} END")
             for order in ("", "DESC", "NULLS FIRST", "DESC NULLS LAST"):
@@ -68,7 +68,7 @@ class Index(OnCluster):
                     compare(self, self.cluster, f"INDEX ON t (a {order})")
 
     def test_collations(self):
-        """Each collation of the C library and of the server."""
+        """For each collation of the C library and of the server, the index has the stock build's pages."""
         words = "(array['a', 'B', 'ab', 'a b', 'a-b', 'Ä', 'zz', 'ž', '€', '😀'])[i % 10 + 1]"
         self.table("b text", f"{words} || (n % 90)")
         for collation in self.sql("SELECT collname FROM pg_collation WHERE collprovider IN ('c', 'b', 'd') "
@@ -79,8 +79,8 @@ class Index(OnCluster):
         compare(self, self.cluster, "INDEX ON t (b text_pattern_ops)")
 
     def test_counters(self):
-        """Scans and rows read are counted as the stock build counts them."""
-        # Pages with updated rows are PostgreSQL's to read, one here and one there.
+        """Scans and rows read are counted as for the stock build."""
+        # The server itself reads pages with updated rows, one here and one there.
         for before in ("", "UPDATE t SET a = -a WHERE a % 700 = 0;"):
             counted = []
             for settings in (STOCK, SORTED):
@@ -90,7 +90,7 @@ class Index(OnCluster):
             self.assertEqual(*counted)
 
     def test_several_columns(self):
-        """Keys of many columns, carried columns, in all widths."""
+        """Keys of up to six columns and INCLUDE columns, of all widths: the index has the stock build's pages."""
         self.table(
             "a int, b text, c smallint, d timestamptz, e text, f bytea, g name, h numeric",
             "i % 7, repeat('y', i % 40), (n % 3)::smallint, "
@@ -108,7 +108,7 @@ class Index(OnCluster):
                 compare(self, self.cluster, f"INDEX ON t ({columns})")
 
     def test_expressions_and_predicates(self):
-        """What the executor must compute comes through it."""
+        """For expressions and predicates, rows come from the executor, and the index has the stock build's pages."""
         self.table("a int, b text", "i, md5(i::text)")
         for definition in (
             "INDEX ON t (upper(b))", "INDEX ON t (a) WHERE a % 3 = 0", "INDEX ON t ((a % 10), b)",
@@ -116,7 +116,7 @@ class Index(OnCluster):
             compare(self, self.cluster, definition, scan="rows")
 
     def test_keys_that_begin_alike(self):
-        """Addresses of a few hosts; keys that are beginnings of one another; zeros at their ends."""
+        """URLs of a few hosts, keys that are prefixes of one another, and trailing zero bytes: the index has the stock build's pages."""
         self.table(
             'u text COLLATE "C", s text COLLATE "C", b bytea, a int',
             "(array['https://www.example.com/path/', 'https://www.example.com/', 'http://a.org/'])[n % 3 + 1] || i,"
@@ -131,7 +131,7 @@ class Index(OnCluster):
         compare(self, self.cluster, "INDEX ON t ((u || a) DESC, s)", scan="rows")
 
     def test_heavy_duplicates_and_many_levels(self):
-        """Posting lists at their limit, heap tids in high keys, three levels."""
+        """Posting lists of maximal size, heap TIDs in high keys, and three levels: the index has the stock build's pages."""
         self.table("a int, b text", "0, repeat(chr(97 + n % 26), 100) || n", count=60000)
         compare(self, self.cluster, "INDEX ON t (a)")
         compare(self, self.cluster, "INDEX ON t (a) WITH (deduplicate_items = off)")
@@ -139,7 +139,7 @@ class Index(OnCluster):
         compare(self, self.cluster, "UNIQUE INDEX ON t (b)")
 
     def test_runs_that_spill(self):
-        """A megabyte for rows that need many: one merge, and merges of merges."""
+        """With 1 MB of memory, runs are spilled and merged in one pass or several: the index has the stock build's pages, and temp_file_limit applies."""
         small = "SET maintenance_work_mem = '1MB';"
         self.table("a int, b text", "i, repeat('z', n % 100) || i", count=150000, values=100000)
         for definition in ("INDEX ON t (a)", "INDEX ON t (b DESC)", "INDEX ON t (b, a)"):
@@ -151,7 +151,7 @@ class Index(OnCluster):
         self.assertIn("temporary file size exceeds", refused)
 
     def test_cut_short_while_rows_are_sorted(self):
-        """Whenever it is cut short, of keys that begin alike, it says so and leaves nothing."""
+        """A build of keys with a long common prefix, cut short at any time, reports the timeout; a later build has the stock build's pages."""
         self.table("b text COLLATE \"C\"", "'the same words at first ' || md5(n::text)", count=200000)
         for timeout in range(100, 1000, 100):
             said = refusal(self.cluster, f"{SORTED} SET statement_timeout = {timeout}; CREATE INDEX cut ON t (b)")
@@ -160,7 +160,7 @@ class Index(OnCluster):
         compare(self, self.cluster, "INDEX ON t (b)")
 
     def test_uniqueness(self):
-        """The refusals are PostgreSQL's own."""
+        """Unique builds report the stock build's errors; of several duplicates, the first in the order of the index."""
         self.table("a int, b text", "n, md5(n::text)", count=5000)
         compare(self, self.cluster, "UNIQUE INDEX ON t (a)")
         compare(self, self.cluster, "UNIQUE INDEX ON t (b, a)")
@@ -177,14 +177,14 @@ class Index(OnCluster):
         compare(self, self.cluster, "UNIQUE INDEX ON t (a)")
         nulls = "CREATE UNIQUE INDEX u ON t (a) NULLS NOT DISTINCT"
         self.assertEqual(refusal(self.cluster, STOCK + nulls), refusal(self.cluster, SORTED + nulls))
-        # Of several, the first in the order of the index.
+        # Of several duplicates, the first in the order of the index.
         self.sql("DROP INDEX stock, sorted; INSERT INTO t VALUES (40, 'x'), (20, 'y'), (30, 'z')")
         for order, first in (("ASC", 20), ("DESC", 40)):
             said = refusal(self.cluster, f"{SORTED}CREATE UNIQUE INDEX u ON t (a {order})")
             self.assertIn(f"Key (a)=({first}) is duplicated.", said)
 
     def test_keys_and_rebuilds(self):
-        """ADD PRIMARY KEY, REINDEX, and ALTER TABLE where it builds indexes."""
+        """ADD PRIMARY KEY, REINDEX, and ALTER TABLE commands that rebuild indexes use the sorted build; the rebuilt key still rejects duplicates."""
         self.table("a int, b text", "n, md5(n::text)", count=3000)
         last = self.sql(f"{SORTED}ALTER TABLE t ADD CONSTRAINT k PRIMARY KEY (a); {LAST}")
         self.assertEqual(last, "sorted pages")
@@ -197,23 +197,23 @@ class Index(OnCluster):
         self.sql("INSERT INTO t VALUES (100000, 'new')")
 
     def test_what_is_left_to_stock(self):
-        """Each reason is said."""
+        """A build that is left to the stock build records its reason. Other access methods, builds with the setting off, and CONCURRENTLY are not recorded."""
         self.table("a int, b text, c name", "i, md5(n::text), 'n' || i")
         said = self.sql(f"{SORTED}CREATE INDEX ON t (c); {LAST}")
         self.assertEqual(said, "stock: a column's type is cstring")
         said = self.sql(f"{SORTED}CREATE INDEX ON t USING hash (b); {LAST}")
         self.assertEqual(said, "")
         self.assertEqual(self.sql(f"CREATE INDEX ON t (a); {LAST}"), "")
-        # In the transaction that builds it nothing tells of the index before the stock build does.
+        # In the transaction that builds such an index, nothing announces it to the extension before the build starts.
         for concurrently in ("CREATE INDEX CONCURRENTLY apart ON t (a)", "REINDEX INDEX CONCURRENTLY apart"):
             self.assertEqual(self.sql(f"{SORTED} {concurrently}; {LAST}"), "")
 
 
 class Languages(unittest.TestCase):
-    """The C library's own locales, one of them under a name that says otherwise."""
+    """Locales of the C library, one of them under a misleading name."""
 
     def test_a_locale_with_rules_sorts_by_them_whatever_its_name(self):
-        """de_DE has rules; so has a C.UTF-8 that somebody made of it; C.UTF-8 has none."""
+        """Text is sorted by the rules of its locale, whatever the name: de_DE has rules, and so has a C.UTF-8 made from it; C.UTF-8 has none."""
         with tempfile.TemporaryDirectory() as locales:
             os.chmod(locales, 0o755)
             for name, source in (("de_DE.UTF-8", "de_DE"), ("C.UTF-8@rules", "de_DE"), ("C.UTF-8@plain", "C")):
@@ -238,7 +238,7 @@ class Languages(unittest.TestCase):
                 cluster.remove()
 
     def collations(self, cluster):
-        """Text in three collations."""
+        """Builds an index on text in each of three collations."""
         cluster.sql(
             "CREATE EXTENSION pgsluice; CREATE TABLE t (b text);"
             "CREATE COLLATION german (provider = libc, locale = 'de_DE.UTF-8');"
@@ -259,7 +259,7 @@ class Visibility(OnCluster):
     settings = ["max_parallel_maintenance_workers = 0", "autovacuum = off"]
 
     def test_updated_and_deleted_rows(self):
-        """HOT chains, dead rows, rows that were rolled back, line pointers of all kinds."""
+        """HOT chains, dead rows, rolled-back rows, and line pointers of all kinds: the index has the stock build's pages."""
         self.sql(
             "CREATE TABLE t (a int, b text) WITH (fillfactor = 70);"
             "INSERT INTO t SELECT n, 'x' || n % 100 FROM generate_series(1, 20000) n;"
@@ -274,7 +274,7 @@ class Visibility(OnCluster):
         self.sql("DROP TABLE t")
 
     def test_rows_of_the_same_transaction(self):
-        """COPY and CREATE INDEX in one transaction; a later savepoint undone."""
+        """An index built in the transaction that inserted the rows has all of them, except those rolled back to a savepoint."""
         for settings in (STOCK, SORTED):
             self.sql(
                 f"{settings} DROP TABLE IF EXISTS t; BEGIN; CREATE TABLE t (a int);"
@@ -288,17 +288,17 @@ class Visibility(OnCluster):
         self.sql("DROP TABLE t")
 
     def test_dead_rows_that_an_old_snapshot_sees(self):
-        """Recently dead rows are indexed and take no part in uniqueness."""
+        """Recently dead rows that an old snapshot sees are indexed, but do not count as duplicates; indcheckxmin is that of the stock build."""
         self.sql("CREATE TABLE t (a int, b text); INSERT INTO t SELECT n, 'x' FROM generate_series(1, 5000) n")
         old = Held(self.cluster)
-        # It holds a snapshot, and no lock.
+        # This session holds a snapshot and no lock.
         old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
         try:
             self.sql("DELETE FROM t WHERE a <= 900; INSERT INTO t SELECT n, 'y' FROM generate_series(1, 900) n")
             self.sql("UPDATE t SET b = 'z' WHERE a > 4000")
             compare(self, self.cluster, "UNIQUE INDEX ON t (a)")
             compare(self, self.cluster, "INDEX ON t (a)")
-            # A chain that is broken for the new index: its old rows have other values.
+            # A HOT chain that is broken for the new index: its old rows have other values.
             compare(self, self.cluster, "INDEX ON t (b)")
             for index in ("stock", "sorted"):
                 self.assertEqual(self.sql(f"SELECT indcheckxmin FROM pg_index WHERE indexrelid = '{index}'::regclass"),
@@ -309,12 +309,12 @@ class Visibility(OnCluster):
 
 
 class Life(OnCluster):
-    """What comes after a build, or instead of one."""
+    """What happens after a build, or instead of one."""
 
     settings = ["max_parallel_maintenance_workers = 0"]
 
     def test_inserts_deletes_and_vacuum(self):
-        """The index is one that PostgreSQL can go on with."""
+        """After a build, inserts, updates, deletes and VACUUM work: the index passes amcheck, returns all rows in order, and rejects duplicates."""
         self.sql(FILLED.format(kind="") + BUILD)
         for seed in range(4):
             self.sql(
@@ -330,7 +330,7 @@ class Life(OnCluster):
         self.assertIn("duplicate key", refusal(self.cluster, "INSERT INTO t SELECT a FROM t LIMIT 1"))
 
     def test_scans_in_both_directions(self):
-        """Ranges, backwards, index-only, NULLs."""
+        """Ranges, backward scans and NULLs: the index returns the rows that a table scan returns."""
         self.sql(FILLED.format(kind="") + "INSERT INTO t SELECT NULL, NULL FROM generate_series(1, 500);" + BUILD + "VACUUM t")
         for query in (
             "SELECT a FROM t WHERE a BETWEEN 500 AND 900 ORDER BY a",
@@ -345,11 +345,11 @@ class Life(OnCluster):
             self.assertEqual(plain, scanned, query)
 
     def test_cancelled(self):
-        """A cancelled build leaves no file behind, and the next one succeeds."""
+        """A cancelled build leaves no temporary files, and the next one succeeds."""
         self.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text);"
                  "INSERT INTO t SELECT n, md5(n::text) FROM generate_series(1, 300000) n")
         cancelled = 0
-        # No machine is done within the first.
+        # No machine completes a build within the first timeout.
         for timeout in (1, 20, 50, 100, 200, 300):
             refused = refusal(self.cluster, f"{SORTED}{SMALL}SET statement_timeout = {timeout}; CREATE INDEX i ON t (b)")
             if refused is None:
@@ -357,14 +357,14 @@ class Life(OnCluster):
             else:
                 self.assertIn("statement timeout", refused)
                 cancelled += 1
-            # A session says that it was cancelled before it has tidied up.
+            # A session reports the cancel before it has cleaned up.
             files = "SELECT count(*) FROM pg_ls_tmpdir()"
             self.assertTrue(wait_until(lambda: self.sql(files) == "0"), "temporary files are left")
         self.assertGreater(cancelled, 0)
         compare(self, self.cluster, "INDEX ON t (b)", SMALL)
 
     def test_temporary_tables_and_tablespaces_of_others(self):
-        """A temporary table's index; REINDEX and CREATE INDEX CONCURRENTLY."""
+        """A temporary table's index uses the sorted build; CREATE INDEX and REINDEX CONCURRENTLY leave indexes that pass amcheck."""
         last = self.sql(
             "CREATE TEMP TABLE p AS SELECT n AS a FROM generate_series(1, 5000) n;"
             f"{SORTED} CREATE UNIQUE INDEX ON p (a); SET enable_seqscan = off;"
@@ -378,7 +378,7 @@ class Life(OnCluster):
             check(self.cluster, index)
 
     def test_out_of_the_way_when_not_allowed(self):
-        """Rights are checked as by the stock server, with the same error."""
+        """Without privileges, CREATE INDEX, REINDEX and ADD PRIMARY KEY fail with the stock server's error."""
         self.sql(FILLED.format(kind="") + "DROP ROLE IF EXISTS nobody_much; CREATE ROLE nobody_much LOGIN; GRANT CREATE ON SCHEMA public TO nobody_much")
         for statement in ("CREATE INDEX ON t (a)", "REINDEX TABLE t", "ALTER TABLE t ADD PRIMARY KEY (a)"):
             refusals = []

@@ -1,4 +1,4 @@
-"""Indexes after a crash, a shortage or an end by force, and on a standby: those of a build, and those that a COPY goes into."""
+"""Indexes after a crash, a shortage or a forced end, and on a standby: indexes of a build, and those that a COPY adds entries to."""
 
 import random
 import shutil
@@ -27,7 +27,7 @@ ANSWER = (
 
 
 class Build(unittest.TestCase):
-    """The server is killed in and after builds."""
+    """The server is killed during and after builds."""
 
     def setUp(self):
         self.cluster = None
@@ -43,17 +43,17 @@ class Build(unittest.TestCase):
         return self.cluster
 
     def both(self):
-        """Both indexes are as they must be."""
+        """Checks both indexes."""
         for index in ("i", "u"):
             check(self.cluster, index)
 
     def restart(self):
-        """Crash and recovery."""
+        """Kills the server and recovers it."""
         self.cluster.kill()
         self.cluster.start()
 
     def test_killed_after_commit(self):
-        """What was committed is there, with and without a checkpoint in the build."""
+        """Committed indexes are complete after a crash, at wal_level replica and minimal; those of an unlogged table are empty and usable."""
         for settings in (("wal_level = replica",), ("wal_level = minimal", "max_wal_senders = 0")):
             cluster = self.begin(*settings, "checkpoint_timeout = 1h")
             for kind in ("", "UNLOGGED"):
@@ -74,7 +74,7 @@ class Build(unittest.TestCase):
         self.cluster = None
 
     def test_killed_in_the_build(self):
-        """All or nothing, wherever it is cut off; checkpoints run all the while."""
+        """Wherever the server is killed, with checkpoints meanwhile, both indexes are there or neither is, and the table is complete."""
         cluster = self.begin("checkpoint_timeout = 1h")
         cluster.sql(FILLED.format(kind=""))
         expected = cluster.sql(ORDERED)
@@ -101,7 +101,7 @@ class Build(unittest.TestCase):
             self.assertEqual(cluster.sql(ORDERED), expected)
 
     def test_unlogged_index_outlives_a_restart(self):
-        """A clean stop keeps an unlogged index."""
+        """An unlogged index survives a clean restart."""
         cluster = self.begin()
         cluster.sql(FILLED.format(kind="UNLOGGED") + BUILD)
         expected = cluster.sql(ORDERED)
@@ -116,7 +116,7 @@ class Followed(OnCluster):
     settings = ["wal_level = replica", "max_parallel_maintenance_workers = 0"]
 
     def test_a_standby_follows(self):
-        """The standby's index answers as the primary's."""
+        """After builds and a REINDEX, the standby's indexes answer as the primary's and pass amcheck."""
         standby = Cluster(copy_of=self.cluster)
         try:
             self.sql(FILLED.format(kind="") + BUILD + "REINDEX TABLE t")
@@ -131,10 +131,10 @@ class Followed(OnCluster):
 
 
 class Synced(unittest.TestCase):
-    """What a build leaves to the next checkpoint."""
+    """Files of a build at the next checkpoint."""
 
     def test_the_next_checkpoint_syncs_the_index(self):
-        """Its file is among those that the checkpointer syncs, or was synced in the build."""
+        """The next checkpoint syncs the file of a new index."""
         cluster = Cluster(["checkpoint_timeout = 1h", "log_checkpoints = on", "log_min_messages = debug1"],
                           durable=True)
         try:
@@ -148,7 +148,7 @@ class Synced(unittest.TestCase):
 
 
 class Several(unittest.TestCase):
-    """One table with four indexes, loaded again and again into a new file."""
+    """One table with four indexes, loaded repeatedly into a new file."""
 
     def setUp(self):
         self.cluster = Cluster(["wal_level = replica", "checkpoint_timeout = 1h", "max_worker_processes = 8"])
@@ -167,21 +167,21 @@ class Several(unittest.TestCase):
         self.cluster.remove()
 
     def whole(self, rows):
-        """There are so many rows, and every index has them."""
+        """The table has this number of rows, and every index has them."""
         self.assertEqual(self.sql("SELECT count(*) FROM t"), str(rows))
         for index in INDEXES:
             check(self.cluster, index)
 
     def tidy(self):
-        """No file and no process is left of a load that failed."""
-        # A session that was ended says so before it has tidied up.
+        """No temporary file and no worker of a failed load is left."""
+        # A session reports its end before it has cleaned up.
         files = "SELECT count(*) FROM pg_ls_tmpdir()"
         self.assertTrue(wait_until(lambda: self.sql(files) == "0"), "temporary files are left")
         left = "SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'parallel|pgsluice'"
         self.assertTrue(wait_until(lambda: self.sql(left) == "0"), "workers are left")
 
     def complete(self):
-        """A load that is left alone; gives its seconds."""
+        """Runs a load without interference; returns its seconds."""
         start = time.monotonic()
         told = self.sql(self.load.format("") + "SELECT workers > 0, spilled_bytes > 0 FROM pgsluice.last_index_build")
         seconds = time.monotonic() - start
@@ -190,12 +190,12 @@ class Several(unittest.TestCase):
         return seconds
 
     def test_cancelled(self):
-        """A load that is cancelled while workers build leaves what was there before."""
+        """A load that is cancelled while workers build indexes leaves the rows from before, no files and no workers."""
         seconds = self.complete()
         self.sql("TRUNCATE t; INSERT INTO t VALUES (-1, 'old', 1, NULL)")
         cancelled = 0
         parts = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
-        # If this machine was busy when it was measured, the time is shortened until it is too short.
+        # If this machine was busy during the measurement, the timeout is shortened until it is short enough.
         while parts or not cancelled:
             part = parts.pop() if parts else part / 2
             timeout = max(int(1000 * seconds * part), 1)
@@ -211,7 +211,7 @@ class Several(unittest.TestCase):
         self.complete()
 
     def hunt(self, load):
-        """A load beside a session that ends the first worker it sees; its refusal, or None if no worker was met."""
+        """Runs a load while another session terminates the first worker it sees; returns the error, or None if it met no worker."""
         hunter = subprocess.Popen(self.cluster.command(
             "-c", "DO $$ DECLARE prey int; BEGIN LOOP PERFORM pg_stat_clear_snapshot();"
             " SELECT pid INTO prey FROM pg_stat_activity WHERE backend_type = 'parallel worker' LIMIT 1;"
@@ -229,13 +229,13 @@ class Several(unittest.TestCase):
         return None
 
     def test_a_worker_is_terminated(self):
-        """The load fails as a whole, and the next one does not."""
+        """If a worker is terminated, the load fails as a whole; the next one succeeds."""
         for _ in range(20):
             refusal = self.hunt(self.load.format(""))
             self.tidy()
             if refusal:
                 break
-            # The worker was gone again, or was never seen: all rows are there.
+            # The worker had ended, or was never seen: all rows are there.
             self.whole(100000)
             self.sql("TRUNCATE t; INSERT INTO t VALUES (-1, 'old', 1, NULL)")
         self.assertIn("57P01", refusal or "no worker was met")
@@ -243,7 +243,7 @@ class Several(unittest.TestCase):
         self.complete()
 
     def test_a_worker_of_one_index_is_terminated(self):
-        """The same of workers that read the table for one index."""
+        """If a worker that reads the table for one index is terminated, the build fails as a whole; the next one succeeds."""
         build = ("SET pgsluice.index_build = on; SET max_parallel_maintenance_workers = 2; SET pgsluice.workers = 2; BEGIN;"
                  "ALTER TABLE t SET (parallel_workers = 2); CREATE INDEX other ON t (a);"
                  "SELECT workers FROM pgsluice.last_index_build; ROLLBACK")
@@ -258,7 +258,7 @@ class Several(unittest.TestCase):
         self.assertEqual(self.sql(build), "2")
 
     def test_temporary_files_beyond_their_limit(self):
-        """The error is the server's own, in a worker as in the backend."""
+        """If temporary files exceed temp_file_limit, the load fails with the server's own error and leaves the rows from before."""
         with self.assertRaises(Refused) as refused:
             self.sql(self.load.format("SET temp_file_limit = '200kB';"))
         self.assertIn("53400", str(refused.exception))
@@ -267,7 +267,7 @@ class Several(unittest.TestCase):
         self.complete()
 
     def test_no_room_for_temporary_files(self):
-        """A full tablespace for temporary files: an error, and all is as before."""
+        """If the tablespace for temporary files is full, the load fails with the server's own error and leaves the rows from before."""
         place = self.cluster.home / "small"
         place.mkdir()
         mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", str(place)],
@@ -289,7 +289,7 @@ class Several(unittest.TestCase):
             subprocess.run(["umount", str(place)], check=True)
 
     def test_killed(self):
-        """All or nothing, wherever the server is killed; checkpoints run all the while."""
+        """Wherever the server is killed, with checkpoints meanwhile, all rows of a load are there or none, and every index passes amcheck."""
         seconds = self.complete()
         answer = self.sql(ANSWER)
         chance = random.Random(3)
@@ -314,7 +314,7 @@ class Several(unittest.TestCase):
         self.complete()
 
     def test_a_standby_follows(self):
-        """What workers have written is in the WAL before the commit is."""
+        """Pages written by workers are in the WAL before the commit: the standby's indexes answer as the primary's and pass amcheck."""
         standby = Cluster(copy_of=self.cluster)
         try:
             self.complete()
@@ -333,7 +333,7 @@ class Committed(LoadedTwice):
     load = private.Private.load
 
     def test_killed_after_the_commit(self):
-        """What was committed is there after a crash."""
+        """After a crash, the rows of a committed load are there, and every index passes amcheck."""
         expected = self.same(private.rows(30000))
         self.cluster.kill()
         self.cluster.start()
@@ -343,12 +343,12 @@ class Committed(LoadedTwice):
 
 
 class Sorted(OnCluster):
-    """A table that others can reach, whose entries are sorted first."""
+    """A live table whose entries are sorted first."""
 
     settings, checked = live.Live.settings, live.Live.checked
 
     def test_killed_in_the_middle(self):
-        """Nothing of a load that a crash has ended can be seen, and the indexes are whole."""
+        """After a crash in a load, all of its rows are visible or none, and the indexes pass amcheck and take inserts."""
         path = self.cluster.file("input", "".join(live.rows(60000)).encode())
         for delay in (0.3, 0.7, 1.2):
             self.sql("SET client_min_messages = error;" + live.TABLE + "CHECKPOINT")
@@ -365,17 +365,17 @@ class Sorted(OnCluster):
 
 
 class Keyed(OnCluster):
-    """The server is killed, and followed."""
+    """The server is killed, or followed by a standby, during loads of ascending unique keys."""
 
     settings = ["wal_level = replica", "wal_keep_size = '1GB'", "checkpoint_timeout = 1h"]
 
     def checked(self, cluster):
-        """amcheck of every index, every row in each."""
+        """Runs amcheck on every index: it must have an entry for every row."""
         for index in leaves.KEYED_INDEXES:
             check(cluster, index)
 
     def test_killed_in_the_middle(self):
-        """At any size of the index: what there is of it is whole, and goes on."""
+        """Whatever the size of the index when the server is killed, the indexes pass amcheck after recovery, and take deletes, VACUUM and another load."""
         path = self.cluster.file("input", "".join(leaves.keyed_rows(40000)).encode())
         chance = random.Random(11)
         for attempt in range(4):
@@ -397,7 +397,7 @@ class Keyed(OnCluster):
             self.assertEqual(self.sql("SELECT count(*) FROM t"), "40700")
 
     def test_a_standby_follows(self):
-        """It answers by the index all the while, and is whole when it takes over, without the library."""
+        """A standby without the library answers by the indexes during the load; once it takes over, they pass amcheck and take inserts."""
         self.sql(leaves.keyed_table())
         path = self.cluster.file("input", "".join(leaves.keyed_rows(20000)).encode())
         standby = standby_follows(self, f"SET pgsluice.copy = on; {leaves.COPY.format(path)}",
@@ -410,12 +410,12 @@ class Keyed(OnCluster):
 
 
 class Behind(leaves.WithTable, OnCluster):
-    """The server is killed, and followed."""
+    """The server is killed, or followed by a standby, during loads of ascending keys that are not unique."""
 
     settings = ["wal_level = replica", "wal_keep_size = '1GB'", "checkpoint_timeout = 1h", "maintenance_work_mem = '1MB'"]
 
     def test_killed_in_the_middle(self):
-        """At any size of the index: what there is of it is whole, and goes on."""
+        """Whatever the size of the index when the server is killed, the indexes pass amcheck after recovery, and take deletes, VACUUM and another load."""
         path = self.cluster.file("input", "".join(leaves.lines(60000)).encode())
         chance = random.Random(17)
         for attempt in range(4):
@@ -436,7 +436,7 @@ class Behind(leaves.WithTable, OnCluster):
             self.assertEqual(self.sql("SELECT count(*) FROM t"), "60700")
 
     def test_a_standby_follows(self):
-        """It answers by the index all the while, and is whole when it takes over, without the library."""
+        """A standby without the library answers by the indexes during the load; once it takes over, they pass amcheck and take inserts."""
         self.sql(self.table())
         path = self.cluster.file("input", "".join(leaves.lines(40000)).encode())
         standby = standby_follows(self, f"SET pgsluice.copy = on; {leaves.COPY.format(path)}",
@@ -448,13 +448,13 @@ class Behind(leaves.WithTable, OnCluster):
 
 
 class Merged(OnCluster):
-    """The server is killed, and followed."""
+    """The server is killed, and followed by a standby, around a load that merges indexes."""
 
     settings = ["wal_level = replica", "wal_keep_size = '1GB'", "checkpoint_timeout = 1h"]
     answers, checked = live.Merged.answers, live.Merged.checked
 
     def test_killed_and_followed(self):
-        """Before the commit: as it was. After it: all is there, and on a standby."""
+        """After a kill before the commit, the table is as before; after a kill that follows the commit, all rows are there, and on a standby, too."""
         self.sql(live.FILLED.format(kind="") + live.DEAD)
         path = self.cluster.file("input", "".join(live.unordered()).encode())
         standby = Cluster(copy_of=self.cluster)

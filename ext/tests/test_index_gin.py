@@ -1,4 +1,4 @@
-"""COPY into tables that others can reach: the entries of many rows are merged into GIN indexes."""
+"""COPY into live tables: the entries of many rows are merged into GIN indexes."""
 
 import random
 import subprocess
@@ -7,7 +7,7 @@ from . import cluster as clusters
 from .cluster import MAJOR, Cluster, OnCluster
 from .twins import LoadedTwice, reader_conflicts
 
-# Each with the conditions that scans of it answer, for numbers p.
+# Each index with the conditions that scans of it answer, for numbers p.
 BY_NUMBER = ("n @> ARRAY[p]", "n && ARRAY[p, p + 7]", "n <@ ARRAY[p, p + 1, p + 2]", "n @> '{}'")
 BY_TAG = ("tags @> ARRAY['tag' || p]", "tags <@ ARRAY['tag' || p, 'long']")
 BY_DOCUMENT = ("j @> jsonb_build_object('k', p)", "j @> jsonb_build_object('deep', jsonb_build_array(p))")
@@ -34,7 +34,7 @@ BY_INDEX, BY_TABLE = "SET enable_seqscan = off;", "SET enable_bitmapscan = off; 
 
 
 def row(chance, line):
-    """A CSV line: NULLs, empty arrays, NULLs and equal ones in arrays, keys that all rows have, that many have and that one has."""
+    """A CSV line: NULLs, empty arrays, arrays with NULLs and equal values, and keys that all rows have, many have, or only one has."""
     n = chance.choice(["", "{}", "{NULL}", "{NULL,3,NULL,3}", "{%d,%d,%d}" % (chance.randrange(60), chance.randrange(60), line), "{5,-5,5}"])
     tags = chance.choice(["", "{}", "{long}", "{tag%d,tag%d}" % (chance.randrange(100), chance.randrange(100)), "{one%d}" % line])
     j = chance.choice(["", "{}", '{""k"":%d,""all"":true}' % chance.randrange(80), '{""deep"":[%d,%d],""k"":null}' % (chance.randrange(40), line), '{""only%d"":""x""}' % line])
@@ -42,30 +42,30 @@ def row(chance, line):
 
 
 def rows(count, seed=1):
-    """So many lines."""
+    """`count` lines."""
     chance = random.Random(seed)
     return [row(chance, line) for line in range(1, count + 1)]
 
 
 def indexes():
-    """Those that can be made here."""
+    """The indexes that can be created here."""
     return [index for index in INDEXES if "trgm" not in index or clusters.has("pg_trgm")]
 
 
 class WithTable:
-    """The table and what is asked of it."""
+    """The table, its checks and its queries."""
 
     def table(self, index="(n)", kind="", have=5000, also="", cluster=None):
-        """Makes it."""
+        """Creates the table."""
         (cluster or self.cluster).sql(("CREATE EXTENSION IF NOT EXISTS pg_trgm;" if "trgm" in index else "") + TABLE.format(kind=kind, index=index, rows=have, also=also))
 
     def found(self, index="(n)", way=BY_INDEX, cluster=None):
-        """How many rows each condition finds, and which."""
+        """For each condition, how many rows it finds, and which."""
         asked = "; ".join(f"SELECT string_agg((SELECT count(*) || ' ' || coalesce(sum(id), 0) FROM t WHERE {condition}), ',') FROM generate_series(0, {4 if 'trgm' in index else 14}) p" for condition in INDEXES[index])
         return (cluster or self.cluster).sql(f"{way} {asked}")
 
     def checked(self, index="(n)", cluster=None):
-        """By the index all is found that is in the table; amcheck's opinion, where it has one. Gives what is found."""
+        """The index finds what a table scan finds, and passes amcheck if that supports GIN; returns what is found."""
         cluster = cluster or self.cluster
         found = self.found(index, BY_INDEX, cluster)
         self.assertEqual(found, self.found(index, BY_TABLE, cluster), index)
@@ -76,17 +76,17 @@ class WithTable:
         return found
 
     def merged(self, path, before="", cluster=None):
-        """Loads the file; how many rows were merged."""
+        """Loads the file; returns how many rows were merged."""
         return int((cluster or self.cluster).sql(f"SET pgsluice.copy = on; {before} {COPY.format(path)}; {MERGED}"))
 
 
 class Gin(WithTable, LoadedTwice):
-    """Loads by stock COPY and by ours."""
+    """Compares a load by stock COPY with one by the extension."""
 
     settings = ["max_prepared_transactions = 2", "pgsluice.debug_force_routes = on"]
 
     def load(self, path, setting, index="(n)", kind="", before="", after="", also=""):
-        """What is found after the COPY, or what it said."""
+        """What is found after the COPY, or its error."""
         self.table(index, kind, also=also)
         self.index = index
         return self.left_by(setting, "", f"{before} {COPY.format(path)}; {after}")
@@ -96,7 +96,7 @@ class Gin(WithTable, LoadedTwice):
         return self.checked(self.index)
 
     def test_equal_to_stock(self):
-        """Each kind of key, at once and in parts; then VACUUM, and again."""
+        """For each kind of key, with ample or little memory, the index finds what it finds after stock COPY; also after VACUUM and another load."""
         path = self.cluster.file("input", "".join(rows(9000)).encode())
         for index in indexes():
             for memory in ("64MB", "1MB") if index in ("(n)", "(j)", "(n, tags, j jsonb_path_ops)") else ("1MB",):
@@ -115,7 +115,7 @@ class Gin(WithTable, LoadedTwice):
             self.checked(index)
 
     def test_values_that_come_again(self):
-        """Short values whose keys are numbers: many the same, then none, then many, in one column and in two of one type."""
+        """Short values with numeric keys, many of them equal, then none, then many, in one or two columns: the index finds what it finds after stock COPY."""
         few = lambda line: line % 37 if line % 9000 < 3000 or line % 9000 >= 6000 else line
         array = lambda n: random.Random(n).choice(['{%d}' % n, '{%d,%d,%d}' % (n, -n, n), '{}', '{%d,NULL}' % n, "{" + ",".join(map(str, range(n % 90))) + "}"])
         lines = [f'{line},"{array(few(line))}","{array(few(line + 1))}",w{few(line)} {"x" * (few(line) % 80)}\n' for line in range(1, 18001)]
@@ -135,7 +135,7 @@ class Gin(WithTable, LoadedTwice):
             self.assertEqual([found[0]] * 4, found, kind)
 
     def test_into_an_empty_index(self):
-        """The first page of all is full soon; then each key has many rows."""
+        """Merges fill an empty index, whose root page soon overflows, then add many rows to each key: the index finds all rows."""
         for index in ("(n)", "(tags)"):
             path = self.cluster.file("input", "".join(rows(20000)).encode())
             self.table(index, have=0)
@@ -146,7 +146,7 @@ class Gin(WithTable, LoadedTwice):
             self.checked(index)
 
     def test_rows_in_gaps(self):
-        """Rows that are not in the order of the table."""
+        """Rows that fill gaps, so that their TIDs are in no order, are merged, and the index finds them."""
         path = self.cluster.file("input", "".join(rows(19000)).encode())
         for index in ("(n)", "(tags)"):
             self.table(index, have=20000)
@@ -155,7 +155,7 @@ class Gin(WithTable, LoadedTwice):
             self.checked(index)
 
     def test_refusals_are_those_of_stock(self):
-        """Keys that are too large, functions that fail, keys that are there twice: each with its line, in the order of the indexes."""
+        """Keys that are too large, failing functions and duplicate keys: error and line are stock COPY's; for one row, the index created first decides."""
         good = rows(5000)
         noise = "".join(format(n * 7919 % 104729, "x") for n in range(1500))
         large = good[:3000] + ['9999,,"{%s}",,w\n' % noise] + good[3000:]
@@ -171,14 +171,15 @@ class Gin(WithTable, LoadedTwice):
         for also in (failing.format(unique), unique + failing.format("")):
             self.same(twice, also=also)
             self.same(twice[:3990] + twice[3991:] + [good[10]], also=also)
-        # Both indexes refuse line 4000: the one that was made first is the one that says so.
+        # Both indexes reject line 4000: the one created first reports the error.
         both = good[:3998] + ["3999,{1},,,same\n", "4000,{1},,,same\n"]
         clash = "CREATE UNIQUE INDEX u ON t ((w || left('x', 3)));"
         self.assertIn("23505", self.same(both, also=clash + failing.format("")))
         self.assertIn("22012", self.same(both, also=failing.format(clash)))
 
     def test_kinds_of_tables(self):
-        """Unlogged and temporary ones; rolled back to a savepoint; prepared and killed; partitions; triggers that look by the index."""
+        """Unlogged, temporary and partitioned tables, savepoints, a prepared transaction that outlives a kill, and
+        triggers that read by the index: results are stock COPY's."""
         lines = rows(6000)
         path = self.cluster.file("input", "".join(lines).encode())
         self.same(lines, kind="UNLOGGED")
@@ -206,7 +207,7 @@ class Gin(WithTable, LoadedTwice):
             self.assertRegex(self.same(lines, also="") and self.same(lines, before=seen.format(each)), r"rows [1-9]")
 
     def test_the_way_is_said(self):
-        """Not where the administrator says so, nor where a function of a user compares."""
+        """Entries go in row by row with allow_gin_merge off, or if a user-defined function compares keys; last_copy gives the reason."""
         path = self.cluster.file("input", "".join(rows(5000)).encode())
         said = "SELECT i->>'way', i->'rows'->>'sorted', i->>'because' FROM pgsluice.last_copy, jsonb_array_elements(indexes) i"
         self.table()
@@ -226,7 +227,7 @@ class Gin(WithTable, LoadedTwice):
         self.assertEqual(self.sql(f"SET pgsluice.copy = on; {COPY.format(path)}; {said}"), "row||functions that are not the server's own may compare")
 
     def test_small_loads(self):
-        """The first rows of a load go to the list of pending entries, where the index has one."""
+        """The first rows of a load go to the pending list, if the index has one."""
         path = self.cluster.file("input", "".join(rows(12000)).encode())
         for index, merged in (("(n)", 2000), ("(n) WITH (fastupdate = off)", 12000)):
             self.table(index)
@@ -234,7 +235,7 @@ class Gin(WithTable, LoadedTwice):
             self.checked(index)
 
     def test_no_more_wal(self):
-        """At most stock COPY's, into small and large indexes."""
+        """The load writes at most 5 % more WAL than stock COPY, into small and large indexes."""
         path = self.cluster.file("input", "".join(rows(8000)).encode())
         for index in ("(n)", "(tags)", "(j jsonb_path_ops)", "(w gin_trgm_ops)" if clusters.has("pg_trgm") else "(j)"):
             for have in (500, 20000):
@@ -248,7 +249,7 @@ class Gin(WithTable, LoadedTwice):
                 self.assertLess(wal["on"], wal["off"] * 1.05, f"{index}, {have} rows before")
 
     def test_memory(self):
-        """What waits is within the setting."""
+        """Memory for waiting entries follows maintenance_work_mem: with 1 MB, they use less than 3 MB."""
         path = self.cluster.file("input", "".join(rows(60000)).encode())
         shown = ("CREATE OR REPLACE FUNCTION held(int) RETURNS bool LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN PERFORM set_config('my.most', greatest(coalesce(current_setting('my.most', true), '0')::bigint,"
                  " (SELECT sum(total_bytes) FROM pg_backend_memory_contexts WHERE name LIKE 'pgsluice GIN%'))::text, false); RETURN true; END $$;")
@@ -262,7 +263,7 @@ class Gin(WithTable, LoadedTwice):
             self.assertGreater(most["8MB"], most["1MB"], index)
 
     def test_beside_others(self):
-        """Writers, deletes, VACUUM, cleanups of the pending list, and readers that must see all of their rows each time."""
+        """While loads merge their entries, others write, delete, VACUUM and clean the pending list, and readers find all of their rows each time."""
         path = self.cluster.file("input", "".join(rows(15000)).encode())
         for index, asked in (("(n)", "n @> ARRAY[7]"), ("(tags)", "tags @> '{tag7}'")):
             self.table(index, have=10000)
@@ -289,7 +290,7 @@ class Gin(WithTable, LoadedTwice):
             self.checked(index)
 
     def test_two_loads_at_once(self):
-        """Both merge into the same leaves."""
+        """Two loads merge into the same index at once: all rows are there, and the index finds them."""
         for index in ("(n)", "(j)"):
             self.table(index, have=1000)
             paths = [self.cluster.file(f"input{seed}", "".join(rows(20000, seed)).encode()) for seed in (5, 6)]
@@ -299,19 +300,19 @@ class Gin(WithTable, LoadedTwice):
             self.assertEqual(self.sql("SELECT count(*) FROM t"), "41000")
 
     def test_serializable(self):
-        """A reader that has looked for keys conflicts with what is merged, also when leaves have been split."""
+        """SERIALIZABLE: a session that has searched for a key conflicts with a merge of that key, even if leaves have been split since."""
         parts = [self.cluster.file(f"part{seed}", "".join(rows(15000, seed)).encode()) for seed in (7, 8)]
         for index in ("(n)", "(n) WITH (fastupdate = off)"):
             reader_conflicts(self, TABLE.format(kind="", index=index, rows=5000, also=""), "SET LOCAL enable_bitmapscan = on; SELECT count(*) FROM t WHERE n @> ARRAY[17]", map(COPY.format, parts))
 
 
 class GinLogged(WithTable, OnCluster):
-    """The server is killed, and followed."""
+    """The server is killed, or followed by a standby."""
 
     settings = ["wal_level = replica", "checkpoint_timeout = 1h", "maintenance_work_mem = '1MB'", "pgsluice.debug_force_routes = on"]
 
     def test_killed_in_the_middle(self):
-        """At any instant: the index is whole, and goes on."""
+        """Whenever the server is killed during a merge, the index finds all rows after recovery, and takes deletes, VACUUM and another merge."""
         path = self.cluster.file("input", "".join(rows(25000)).encode())
         chance = random.Random(11)
         for index in ("(n)", "(tags)", "(j)"):
@@ -333,7 +334,7 @@ class GinLogged(WithTable, OnCluster):
                 self.checked(index)
 
     def test_what_is_replayed_is_what_was_done(self):
-        """Byte by byte, as the server itself compares each page that is replayed, by a server without the library that answers meanwhile and takes over."""
+        """Replayed pages equal the primary's (wal_consistency_checking); a standby without the library answers meanwhile and takes over."""
         primary = Cluster(["wal_level = replica", "wal_consistency_checking = 'all'", "wal_keep_size = 8GB", "maintenance_work_mem = '1MB'", "pgsluice.debug_force_routes = on"])
         self.addCleanup(primary.remove)
         primary.sql("CREATE EXTENSION pgsluice;" + ("CREATE EXTENSION amcheck" if clusters.has("amcheck") else ""))

@@ -1,4 +1,4 @@
-"""COPY into tables that others can reach: the entries of many rows are merged into hash indexes, by buckets."""
+"""COPY into live tables: the entries of many rows are merged into hash indexes, bucket by bucket."""
 
 import random
 import subprocess
@@ -27,25 +27,25 @@ def rows(count, seed=1):
 
 
 class WithTable:
-    """The table and what is asked of it."""
+    """The table, its checks and its queries."""
 
     def table(self, index="(w)", kind="", have=5000, also="", cluster=None):
-        """Makes it."""
+        """Creates the table."""
         (cluster or self.cluster).sql(TABLE.format(kind=kind, index=index, rows=have, also=also))
 
     def found(self, index, way, cluster):
-        """What is found of many keys."""
+        """The rows found for many keys."""
         return cluster.sql(f"{way} SELECT md5(string_agg((SELECT count(*) || ' ' || coalesce(sum(id), 0) FROM t WHERE {ASKED[index]}), ',')) FROM generate_series(0, {5 if index == '(same)' else 900}) p")
 
     def checked(self, index="(w)", cluster=None):
-        """By the index all is found that is in the table, and the count of entries is right. Gives what is found."""
+        """The index finds every row of the table exactly once; returns what is found by some keys, and sums over the table."""
         cluster = cluster or self.cluster
         found = self.found(index, BY_INDEX, cluster)
         table = self.sums(cluster) if index != "(same)" else self.found(index, BY_TABLE, cluster)
         if index == "(same)":
             self.assertEqual(found, table)
         else:
-            # Every row is found by its own key, each of them once.
+            # Every row is found by its own key, and each only once.
             key = ASKED[index].rpartition(" = ")[0].rpartition(" ")[2]
             where = "WHERE id % 2 = 0" if "WHERE" in index else ""
             self.assertEqual(cluster.sql(f"{BY_TABLE} SELECT count({key}) FROM t {where}"),
@@ -54,21 +54,21 @@ class WithTable:
         return found, table
 
     def sums(self, cluster):
-        """The whole table."""
+        """Sums over the whole table."""
         return cluster.sql("SELECT count(*), md5(string_agg(t::text, ',' ORDER BY t::text)) FROM t")
 
     def merged(self, path, before="", cluster=None):
-        """Loads the file; how many rows were merged."""
+        """Loads the file; returns how many rows were merged."""
         return int((cluster or self.cluster).sql(f"SET pgsluice.copy = on; {before} {COPY.format(path)}; {MERGED}"))
 
 
 class Hash(WithTable, LoadedTwice):
-    """Loads by stock COPY and by ours."""
+    """Compares a load by stock COPY with one by the extension."""
 
     settings = ["max_prepared_transactions = 2"]
 
     def load(self, path, setting, index="(w)", kind="", before="", after="", also=""):
-        """What is found after the COPY, or what it said."""
+        """What is found after the COPY, or its error."""
         self.table(index, kind, also=also)
         self.index = index
         return self.left_by(setting, "", f"{before} {COPY.format(path)}; {after}")
@@ -78,7 +78,8 @@ class Hash(WithTable, LoadedTwice):
         return self.checked(self.index)
 
     def test_equal_to_stock(self):
-        """Few and many for each bucket, at once and in parts, with and without splits; then VACUUM, and again."""
+        """With few or many entries for each bucket, ample or little memory, and splits or none, the index finds what
+        it finds after stock COPY; also after VACUUM and another load."""
         path = self.cluster.file("input", "".join(rows(15000)).encode())
         for number, index in enumerate(INDEXES):
             for memory, have in (("64MB", 5000), *([("1MB", 100), ("64MB", 0)] if number == 0 else [])):
@@ -101,7 +102,7 @@ class Hash(WithTable, LoadedTwice):
             self.checked(index)
 
     def test_dead_entries(self):
-        """Scans have marked entries as dead, which only the access method may remove."""
+        """Entries are merged into buckets that have entries marked dead by scans, which only the access method may remove; the index finds all rows."""
         path = self.cluster.file("input", "".join(rows(15000)).encode())
         self.table(have=20000)
         for _ in range(3):
@@ -113,7 +114,7 @@ class Hash(WithTable, LoadedTwice):
         self.checked()
 
     def test_a_reader_stops_splits(self):
-        """A cursor stands in a bucket, which cannot be split: entries go in, and the split comes later."""
+        """A cursor in a bucket prevents its split: entries go in without it, the cursor returns its rows, and the next load still finds room."""
         path = self.cluster.file("input", "".join(rows(15000)).encode())
         for index, asked in (("(w)", "w = 'w7'"), ("(same)", "same = 1")):
             self.table(index, have=2000)
@@ -128,7 +129,8 @@ class Hash(WithTable, LoadedTwice):
             self.checked(index)
 
     def test_refusals_and_kinds_of_tables(self):
-        """Functions that fail, exclusion constraints; unlogged, temporary, partitioned; savepoints; prepared and killed; the switch."""
+        """Failing functions, exclusion constraints, all kinds of tables, savepoints and a prepared transaction:
+        results are stock COPY's. allow_hash_merge switches the merge off."""
         lines = rows(6000)
         path = self.cluster.file("input", "".join(lines).encode())
         self.assertIn("line 4000", self.same(lines, also="CREATE INDEX f ON t USING hash ((1 / (id - 4000)));"))
@@ -162,7 +164,7 @@ class Hash(WithTable, LoadedTwice):
         self.sql("SELECT pg_reload_conf()")
 
     def test_no_more_wal(self):
-        """At most stock COPY's, into small and large indexes."""
+        """The load writes at most 2 % more WAL than stock COPY, into small and large indexes."""
         path = self.cluster.file("input", "".join(rows(8000)).encode())
         for index in ("(u)", "(w)"):
             for have in (500, 60000):
@@ -176,7 +178,7 @@ class Hash(WithTable, LoadedTwice):
                 self.assertLess(wal["on"], wal["off"] * 1.02, f"{index}, {have} rows before")
 
     def test_beside_others(self):
-        """Writers, deletes, VACUUM, two loads at once, and readers that must see all of their rows each time."""
+        """While two loads at once merge their entries, others write, delete and VACUUM, and readers find all of their rows each time."""
         paths = [self.cluster.file(f"input{seed}", "".join(rows(15000, seed)).encode()) for seed in (3, 4)]
         self.table(have=10000)
         sees = "DO $$ DECLARE a int; BEGIN SET LOCAL enable_seqscan = off; FOR p IN 0..60 LOOP SELECT count(*) INTO a FROM t WHERE w = 'w' || p * 40 AND id < 0; IF a NOT BETWEEN 3 AND 4 THEN RAISE 'found % of %', a, p; END IF; END LOOP; END $$;\n"
@@ -203,18 +205,18 @@ class Hash(WithTable, LoadedTwice):
         self.checked()
 
     def test_serializable(self):
-        """A reader that has looked for a key conflicts with what is merged, also when its bucket has been split."""
+        """SERIALIZABLE: a session that has searched for a key conflicts with a merge of that key, even if its bucket has been split since."""
         parts = [self.cluster.file(f"part{seed}", "".join(rows(15000, seed)).encode()) for seed in (7, 8)]
         reader_conflicts(self, TABLE.format(kind="", index="(w)", rows=5000, also=""), "SELECT count(*) FROM t WHERE w = 'w17'", map(COPY.format, parts))
 
 
 class HashLogged(WithTable, OnCluster):
-    """The server is killed, and followed."""
+    """The server is killed, or followed by a standby."""
 
     settings = ["wal_level = replica", "checkpoint_timeout = 1h", "maintenance_work_mem = '1MB'"]
 
     def test_killed_in_the_middle(self):
-        """At any instant: the index is whole, and goes on."""
+        """Whenever the server is killed during a merge, the index finds all rows after recovery, and takes deletes, VACUUM and another merge."""
         path = self.cluster.file("input", "".join(rows(60000)).encode())
         chance = random.Random(11)
         for attempt in range(5):
@@ -235,7 +237,8 @@ class HashLogged(WithTable, OnCluster):
             self.checked()
 
     def test_what_is_replayed_is_what_was_done(self):
-        """Byte by byte, as the server itself compares each page that is replayed, with dead entries; a server without the library answers meanwhile and takes over."""
+        """Replayed pages equal the primary's (wal_consistency_checking), also with dead entries; a standby without
+        the library answers meanwhile and takes over."""
         primary = Cluster(["wal_level = replica", "wal_consistency_checking = 'all'", "wal_keep_size = 8GB", "maintenance_work_mem = '1MB'"])
         self.addCleanup(primary.remove)
         primary.sql("CREATE EXTENSION pgsluice;")

@@ -1,4 +1,4 @@
-"""COPY into tables that others can reach: what comes behind all that an index has goes in by whole leaves."""
+"""COPY into live tables: entries after all those that an index has are added as whole leaves."""
 
 import datetime
 import json
@@ -11,7 +11,7 @@ from .cluster import Held, Refused, wait_until
 from .test_disk_full import resize, small_disk
 from .twins import LoadedTwice, check, reader_conflicts, refusal
 
-# Long keys fill leaves, parents and their parents soon.
+# Long keys: leaves, their parents and the level above fill soon.
 KEYED = (
     "DROP TABLE IF EXISTS t; CREATE {kind} TABLE t (a serial PRIMARY KEY, c text COLLATE \"C\", d int, e bigint);"
     "CREATE UNIQUE INDEX tc ON t (c) INCLUDE (d); CREATE UNIQUE INDEX tde ON t (d, e DESC);"
@@ -26,15 +26,15 @@ COPY = "COPY t FROM '{}' WITH (FORMAT csv)"
 INDEXES = {
     "tat": "(at)",  # three equal ones
     "tc": "(c) INCLUDE (d)",
-    "td": "(d)",  # many equal ones, in lists
-    "tone": "(one)",  # all equal, by their places alone
+    "td": "(d)",  # many equal ones, in posting lists
+    "tone": "(one)",  # all equal, ordered by TID alone
     "te": "(e)",  # nearly all NULL
-    "tn": "(n)",  # ranked, in lists
+    "tn": "(n)",  # ranked, in posting lists
     "tw": "(w)",  # ranked text
     "tdesc": "(down DESC NULLS LAST, at) WITH (fillfactor = 70)",
     "tplain": "(d, at) WITH (deduplicate_items = off)",
 }
-# What is in the table is before all that comes.
+# The rows in the table sort before all new ones.
 TABLE = (
     "SET client_min_messages = error; DROP TABLE IF EXISTS t; CREATE {kind} TABLE t"
     " (at timestamp, c text COLLATE \"C\", d int, one text, e int, n numeric, w text COLLATE {icu}, down int) WITH (autovacuum_enabled = off);"
@@ -56,19 +56,19 @@ def keyed_rows(count, first=1000):
 
 
 def keyed_table(kind="", with_rows=WITH_ROWS):
-    """The statements that make the table."""
+    """The statements that create the table."""
     return "SET client_min_messages = error;" + KEYED.format(kind=kind, with_rows=with_rows)
 
 
 class Appended(LoadedTwice):
-    """Loads by stock COPY and by ours."""
+    """Compares a load by stock COPY with one by the extension."""
 
     def load(self, path, setting, table=keyed_table(), before="", after=""):
-        """What the COPY says, or what is in the table after it, by rows and by each index."""
+        """The COPY's error, or the answers by table scan and by each index after it."""
         return self.left_by(setting, table, f"{before} {COPY.format(path)}; {after}")
 
     def answers(self):
-        """The table, and scans of the indexes in both directions."""
+        """The rows of the table, and scans of the indexes in both directions."""
         said = [self.sql("SELECT count(*), md5(string_agg(t::text, ',' ORDER BY a)) FROM t")]
         for order in KEYED_SCANS:
             for direction in (order, ", ".join(f"{part} DESC".replace(" DESC DESC", "") for part in order.split(", "))):
@@ -78,17 +78,18 @@ class Appended(LoadedTwice):
         return said
 
     def checked(self, cluster=None):
-        """amcheck of every index, every row in each."""
+        """Runs amcheck on every index: it must have an entry for every row."""
         for index in KEYED_INDEXES:
             check(cluster or self.cluster, index)
 
     def entries(self, path):
-        """Loads the file; how many entries went in by the page, by index."""
+        """Loads the file; returns how many entries of each index were added as whole leaves."""
         said = self.sql(f"SET pgsluice.copy = on; {COPY.format(path)}; {KEYED_ENTRIES}")
         return {index: int(count) for index, count in (line.split("|") for line in said.splitlines())}
 
     def test_ascending_keys(self):
-        """By the page into empty and into filled indexes, down to parents that have to be split; no larger than stock's."""
+        """Ascending keys are added as whole leaves to empty and filled indexes, down to splits of inner pages;
+        indexes are at most 2 % and three blocks larger than stock COPY's."""
         for with_rows in ("", WITH_ROWS):
             path = self.cluster.file("input", "".join(keyed_rows(12000)).encode())
             sizes = []
@@ -109,7 +110,7 @@ class Appended(LoadedTwice):
             self.checked()
 
     def test_keys_in_other_orders(self):
-        """Descending, shuffled in batches and altogether, NULLs, long values: whatever cannot go in by the page."""
+        """Descending, shuffled, NULL and long keys, which cannot all be added as whole leaves: all indexes answer as after stock COPY."""
         lines = keyed_rows(5000)
         chance = random.Random(3)
         shuffled = chance.sample(lines, len(lines))
@@ -121,7 +122,8 @@ class Appended(LoadedTwice):
             self.checked()
 
     def test_integer_keys(self):
-        """Of all lengths, from below zero to both ends of their types; in a domain; also with one key out of order, equal or NULL."""
+        """Integer, date and timestamp keys up to both ends of their types, also in a domain, are added as whole
+        leaves, even if one key is out of order or NULL; errors are stock COPY's."""
         table = ("SET client_min_messages = error; DROP TABLE IF EXISTS t; DROP DOMAIN IF EXISTS od; CREATE DOMAIN od AS int;"
                  "CREATE TABLE t (s smallint UNIQUE, b bigint UNIQUE, o od UNIQUE, d date UNIQUE, at timestamptz UNIQUE, m int UNIQUE, pad text);")
         indexes = [f"t_{column}_key" for column in ("s", "b", "o", "d", "at", "m")]
@@ -151,7 +153,7 @@ class Appended(LoadedTwice):
         self.assertEqual(*said)
 
     def test_refusals_are_those_of_stock(self):
-        """Duplicates in the input and in the table, in one index and in several: stock's words and line."""
+        """Duplicates in the input and in the table, in one index and in several: error and line are stock COPY's."""
         good = keyed_rows(9000)
         for bad in (
             good[:5000] + [good[100]] + good[5000:],
@@ -165,7 +167,7 @@ class Appended(LoadedTwice):
         self.assertIn("line 7001", str(self.same(good[:7000] + ["x\n"] + good[7000:])))
 
     def test_all_kinds_of_tables(self):
-        """Unlogged and temporary; rolled back; then deletes that leave the end empty, and ordinary inserts."""
+        """Unlogged and temporary tables, ROLLBACK TO a savepoint, deletes that empty the end of the index, another load and inserts: indexes pass amcheck."""
         path = self.cluster.file("input", "".join(keyed_rows(5000)).encode())
         for kind in ("UNLOGGED", "TEMP"):
             checks = "".join(f"SELECT bt_index_parent_check('{index}', true, true);" for index in KEYED_INDEXES)
@@ -186,7 +188,7 @@ class Appended(LoadedTwice):
         self.checked()
 
     def test_beside_writers_and_readers(self):
-        """Others insert at the same edge, behind it and before it, and read it."""
+        """While others insert at the end of the index and before it, and read there, loads succeed: indexes pass amcheck, and no row of the others is lost."""
         self.sql(keyed_table())
         path = self.cluster.file("input", "".join(keyed_row(n).split(",", 1)[1] for n in range(1000, 31000)).encode())
         others = []
@@ -203,7 +205,7 @@ class Appended(LoadedTwice):
         self.assertEqual(self.sql("SELECT count(*) FROM t WHERE d > 20000 OR e = 1"), "450")
 
     def test_two_loads_at_once(self):
-        """They draw from one sequence, so that each is soon behind the other."""
+        """Two loads draw keys from one sequence, so each soon overtakes the other: all rows are there, and indexes pass amcheck."""
         self.sql(keyed_table())
         paths = [self.cluster.file(f"input{k}", "".join(keyed_row(n).split(",", 1)[1] for n in range(k, k + 15000)).encode())
                  for k in (10000, 40000)]
@@ -214,12 +216,12 @@ class Appended(LoadedTwice):
         self.assertEqual(self.sql("SELECT count(*), count(DISTINCT a), count(DISTINCT c) FROM t"), "30700|30700|30700")
 
     def test_serializable(self):
-        """A reader that has read to the end of the index conflicts with what is put there, also when the end has moved."""
+        """SERIALIZABLE: a session that has read to the end of the index conflicts with entries added there, even if the end has moved."""
         parts = [self.cluster.file(f"part{n}", "".join(keyed_rows(3000, n)).encode()) for n in (1000, 5000)]
         reader_conflicts(self, keyed_table(), "SELECT count(*) FROM t WHERE a > 600", map(COPY.format, parts))
 
     def test_the_fast_root(self):
-        """A session remembers an older root of an index that has shrunk to one leaf: nobody has to walk along the new leaves for that."""
+        """If a session has cached an older root of an index that has shrunk to one leaf, its new leaves still get parents: a search needs fewer than ten pages."""
         indexed = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off;"
         self.sql("DROP TABLE IF EXISTS s; CREATE TABLE s (a int PRIMARY KEY, b int) WITH (fillfactor = 10, autovacuum_enabled = off);"
                  "CREATE INDEX sb ON s (b); INSERT INTO s SELECT n, n FROM generate_series(1, 3000) n")
@@ -240,7 +242,7 @@ class Appended(LoadedTwice):
             check(self.cluster, index)
 
     def test_disk_full(self):
-        """No room for new leaves: refused, and those that were got already are used later on."""
+        """If there is no room for new leaves, the load fails and the indexes pass amcheck; with more room, the next load succeeds."""
         disk = self.cluster.home / "disk"
         small_disk(self, disk, 4)
         self.addCleanup(self.sql, "DROP TABLE t; DROP TABLESPACE small")
@@ -272,21 +274,21 @@ def lines(count, first=0):
 
 
 class WithTable:
-    """The table and what is asked of it."""
+    """The table, its checks and its queries."""
 
     def table(self, kind="", rows=700):
-        """The statements that make the table."""
+        """The statements that create the table."""
         # Not every server is built with ICU.
         icu = self.sql("SELECT coalesce((SELECT quote_ident(collname) FROM pg_collation WHERE collname = 'und-x-icu'), '\"default\"')")
         return TABLE.format(kind=kind, rows=rows, icu=icu)
 
     def checked(self, cluster=None):
-        """amcheck of every index, every row in each."""
+        """Runs amcheck on every index: it must have an entry for every row."""
         for index in INDEXES:
             check(cluster or self.cluster, index)
 
     def answers(self):
-        """The table, and scans of the indexes in both directions."""
+        """The rows of the table, and scans of the indexes in both directions."""
         said = [self.sql("SELECT count(*), md5(string_agg(t::text, ',' ORDER BY t::text)) FROM t")]
         for order in SCANS:
             back = {"down DESC NULLS LAST, at": "down NULLS FIRST, at DESC", "d, at": "d DESC, at DESC"}.get(order, f"{order} DESC")
@@ -297,26 +299,27 @@ class WithTable:
         return said
 
     def taken(self, path, before="", options=""):
-        """Loads the file: for each index, how many entries went in by the page, and the way that was chosen."""
+        """Loads the file; returns for each index how many entries were added as whole leaves, and the method chosen."""
         said = self.sql(f"SET pgsluice.copy = on; {before} COPY t FROM '{path}' WITH (FORMAT csv{options}); {ENTRIES}")
         return {index: (int(count), way) for index, count, way in (line.split("|") for line in said.splitlines())}
 
     def by_leaves(self, path, before=""):
-        """The numbers alone."""
+        """The numbers only."""
         return {index: count for index, (count, _) in self.taken(path, before).items()}
 
 
 class Behind(WithTable, LoadedTwice):
-    """Loads by stock COPY and by ours."""
+    """Compares a load by stock COPY with one by the extension."""
 
     settings = ["maintenance_work_mem = '4MB'"]
 
     def load(self, path, setting, table=None, before="", after=""):
-        """What is in the table after the COPY, by rows and by each index."""
+        """The answers after the COPY, by table scan and by each index."""
         return self.left_by(setting, table or self.table(), f"{before} {COPY.format(path)}; {after}")
 
     def test_keys_that_are_not_unique(self):
-        """Equal keys, NULLs, ranked values, lists: by the page into empty and into filled indexes; no larger than stock's."""
+        """Equal keys, NULLs and ranked values are added as whole leaves to empty and filled indexes, which are at
+        most 10 % and four blocks larger than stock COPY's."""
         path = self.cluster.file("input", "".join(lines(40000)).encode())
         for filled in (0, 700):
             sizes = []
@@ -341,7 +344,7 @@ class Behind(WithTable, LoadedTwice):
             self.checked()
 
     def test_in_parts(self):
-        """More than memory holds at once: each part goes behind the one before it."""
+        """If memory does not hold all entries, each part is added after the one before it, most of it as whole leaves."""
         path = self.cluster.file("input", "".join(lines(40000)).encode())
         self.sql(self.table())
         for index, count in self.by_leaves(path, "SET maintenance_work_mem = '1MB';").items():
@@ -350,7 +353,7 @@ class Behind(WithTable, LoadedTwice):
         self.assertEqual(self.sql("SELECT count(*) FROM t"), "40700")
 
     def test_other_orders(self):
-        """Descending, shuffled, some of it behind and some before: each entry is where it belongs."""
+        """Descending and shuffled keys, some after and some before those of the table: all indexes answer as after stock COPY."""
         given = lines(12000)
         chance = random.Random(5)
         shuffled = chance.sample(given, len(given))
@@ -361,7 +364,7 @@ class Behind(WithTable, LoadedTwice):
                 self.checked()
 
     def test_room_before_equal_keys(self):
-        """Rows that go into room at the table's front come before equal ones by their place."""
+        """Rows that fill free space at the table's start sort before equal keys by TID: their entries are not added as leaves, and indexes pass amcheck."""
         self.sql(self.table(rows=9000) + "UPDATE t SET at = '2021-01-01', c = 'k', d = 10, n = 10, w = 'w0000000'; VACUUM t")
         found = self.by_leaves(self.cluster.file("input", (row(0) * 3000).encode()))
         self.assertEqual({index: found[index] for index in ("tat", "td", "tone")}, {"tat": 0, "td": 0, "tone": 0})
@@ -369,7 +372,7 @@ class Behind(WithTable, LoadedTwice):
         self.assertEqual(self.sql("SELECT count(*) FROM t WHERE d = 10"), "12000")
 
     def test_all_kinds_of_tables(self):
-        """Unlogged and temporary; rolled back; then deletes, vacuums and ordinary inserts and updates."""
+        """Unlogged and temporary tables, ROLLBACK TO a savepoint, then deletes, VACUUM, updates and inserts: indexes pass amcheck."""
         path = self.cluster.file("input", "".join(lines(9000)).encode())
         if clusters.has("amcheck"):
             self.sql("CREATE EXTENSION IF NOT EXISTS amcheck")
@@ -387,11 +390,11 @@ class Behind(WithTable, LoadedTwice):
         self.checked()
 
     def test_a_locked_table(self):
-        """Indexes whose new entries all come last are not rewritten; the others are."""
+        """In a locked table, indexes whose new entries all come last are not rewritten; the others are."""
         self.sql(self.table(rows=20000) + "CREATE INDEX tback ON t (c DESC)")
         ways = self.taken(self.cluster.file("input", "".join(lines(60000)).encode()), options=", lock 'exclusive'")
         self.assertEqual(ways.pop("tback")[1], "merge")
-        # Some of its keys are not NULL, and so come before.
+        # Some keys are not NULL, and so sort before the others.
         self.assertEqual(ways.pop("te")[1], "merge")
         for index, (count, way) in ways.items():
             self.assertEqual(way, "sorted", index)
@@ -400,7 +403,7 @@ class Behind(WithTable, LoadedTwice):
         check(self.cluster, "tback")
 
     def test_beside_writers_and_readers(self):
-        """Others insert at the same end, before and behind it, and read there; two loads at once."""
+        """Two loads run at once while others insert before, at and after the end of the indexes and read there: all rows are there, and indexes pass amcheck."""
         self.sql(self.table())
         loads = []
         for first in (0, 30000):
@@ -416,7 +419,7 @@ class Behind(WithTable, LoadedTwice):
         self.assertEqual(self.sql("SELECT count(*) FROM t"), "61300")
 
     def test_serializable(self):
-        """A reader that has read to the end of the index conflicts with what is put there."""
+        """SERIALIZABLE: a session that has read to the end of the index conflicts with entries added there."""
         path = self.cluster.file("input", "".join(lines(3000)).encode())
         reader_conflicts(self, self.table(), "SELECT count(*) FROM t WHERE d > 1", [COPY.format(path)])
 

@@ -1,4 +1,4 @@
-"""COPY into tables that have rows: entries are sorted first, or merged with the old leaves if the table is locked; what is said of each index."""
+"""COPY into tables with rows: entries are sorted first, or merged with the old leaves if the table is locked; and what last_copy says of each index."""
 
 import json
 import random
@@ -38,7 +38,7 @@ FILLED = (
     "CREATE INDEX tb ON t (b DESC, c); CREATE INDEX td ON t (d); CREATE INDEX th ON t USING hash (b); CREATE INDEX te ON t (upper(b));"
     "INSERT INTO t SELECT n, 'b' || n % 100, -n, n % 1000, 'p' FROM generate_series(1, 3000) n; SELECT setval('t_a_seq', 3000);"
 )
-# Entries in each index for rows that are dead, updated within their page, or gone.
+# Index entries for rows that are dead, updated within their page, or gone.
 DEAD = (
     "UPDATE t SET pad = 'hot' WHERE a % 7 = 0; UPDATE t SET d = 0.5 WHERE a % 11 = 0;"
     "UPDATE t SET c = c - 10000 WHERE a % 13 = 0; DELETE FROM t WHERE a % 5 = 0;"
@@ -64,14 +64,14 @@ class Live(LoadedTwice):
     settings = ["maintenance_work_mem = '1MB'", "max_prepared_transactions = 2"]
 
     def load(self, path, setting, table=TABLE, before="", after=""):
-        """What the COPY says, or what is in the table after it, by rows and by each index."""
+        """The COPY's error, or the answers by table scan and by each index after it."""
         return self.left_by(setting, "SET client_min_messages = error;" + table, f"{before} {COPY.format(path)}; {after}")
 
     def answers(self):
-        """Scans of the indexes in both directions, and of the table."""
+        """The rows of the table, and scans of the indexes in both directions."""
         said = [self.sql("SELECT count(*), md5(string_agg(t::text, ',' ORDER BY a)) FROM t")]
         for order in SCANS:
-            # 2.0 and 2.00 are equal: which one comes first is the place of the row.
+            # 2.0 and 2.00 are equal: their order is that of their TIDs.
             shown = "trim_scale(c)" if order == "c" else order
             for direction in ("", " DESC"):
                 by = ", ".join(column + direction for column in order.split(", "))
@@ -81,19 +81,20 @@ class Live(LoadedTwice):
         return said
 
     def checked(self):
-        """amcheck of every index, every row in each."""
+        """Runs amcheck on every index: it must have an entry for every row."""
         for index in BTREES:
             check(self.cluster, index)
 
     def test_all_rows_are_in_all_indexes(self):
-        """More entries than memory holds, more values than can be ranked, rows that cannot wait."""
+        """After a load with more entries than fit into memory and more values than can be ranked, and after a small
+        one, every index answers as after stock COPY."""
         self.same(rows(60000))
         self.checked()
         self.same(rows(5))
         self.checked()
 
     def test_refusals_are_those_of_stock(self):
-        """Unique, deferrable, exclusion, NOT NULL, CHECK, too large: each with its line."""
+        """Unique, deferrable, exclusion and CHECK constraints, malformed lines, and keys that are too large: error and line are stock COPY's."""
         good = rows(8000)
         twice = list(good)
         twice[5000] = good[100]
@@ -114,7 +115,7 @@ class Live(LoadedTwice):
         self.assertIn("exceeds btree version 4 maximum", self.same(large))
 
     def test_triggers_find_the_rows_by_the_indexes(self):
-        """AFTER triggers, a key that refers to the table, a transition table."""
+        """AFTER triggers, and a foreign key that refers to the table itself, find the new rows by the indexes, as with stock COPY."""
         table = TABLE + (
             "CREATE OR REPLACE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS $$ DECLARE n int; BEGIN"
             " SET LOCAL enable_seqscan = off; SELECT count(*) INTO n FROM t WHERE c = 17.5 AND a >= 0;"
@@ -126,7 +127,8 @@ class Live(LoadedTwice):
         self.same([line.replace(",\n", f",,{line.split(',', 1)[0]}\n") for line in rows(5000)], table=own)
 
     def test_rolled_back_and_prepared(self):
-        """A savepoint, a rollback, a prepared transaction."""
+        """After ROLLBACK TO a savepoint, deletes in the same transaction, or a prepared transaction that outlives a
+        kill, rows are stock COPY's and indexes pass amcheck."""
         self.same(rows(6000), before="SAVEPOINT s;", after="ROLLBACK TO s;")
         self.checked()
         self.same(rows(6000), after="SAVEPOINT s; DELETE FROM t WHERE a % 3 = 0;")
@@ -141,7 +143,7 @@ class Live(LoadedTwice):
         self.assertEqual(self.sql("SELECT count(*) FROM t"), "26000")
 
     def test_then_inserts_deletes_and_vacuum(self):
-        """The indexes go on as any others do."""
+        """After a load, deletes, VACUUM, inserts and updates leave indexes that pass amcheck."""
         self.same(rows(20000))
         self.sql("DELETE FROM t WHERE a % 3 = 0; VACUUM t; INSERT INTO t SELECT 1000000 + n, 'again', n % 50, 'z' FROM generate_series(1, 5000) n")
         for n in range(4):
@@ -149,7 +151,7 @@ class Live(LoadedTwice):
         self.checked()
 
     def test_beside_readers_and_writers(self):
-        """Others insert and read in the same indexes meanwhile."""
+        """While others insert and read by the same indexes, a load succeeds: all rows are there, and indexes pass amcheck."""
         path = self.cluster.file("input", "".join(rows(40000)).encode())
         self.sql("SET client_min_messages = error;" + TABLE)
         writer = subprocess.Popen(self.cluster.command("-f", "-"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
@@ -164,18 +166,18 @@ class Live(LoadedTwice):
 
 
 def unordered(count=6500, seed=1):
-    """Lines whose unique keys come in no order."""
+    """Lines whose unique keys are in no order."""
     chance = random.Random(seed)
     return [f"b{key % 300},{key},{key % 3000},{'x' * 400}\n" for key in chance.sample(range(count * 3), count)]
 
 
 class Merged(LoadedTwice):
-    """Loads by stock COPY and by ours."""
+    """Compares a load by stock COPY with one by the extension."""
 
     maxDiff = None
 
     def load(self, path, setting, table=FILLED.format(kind="") + DEAD, before="", after="", lock=LOCK):
-        """What the COPY says, or what is in the table after it."""
+        """The COPY's error, or the answers after it."""
         return self.left_by(setting, table, f"{lock} {before} {COPY_MORE.format(path)}; {after}")
 
     def answers(self, cluster=None):
@@ -188,14 +190,14 @@ class Merged(LoadedTwice):
         return (cluster or self.cluster).sql("".join(said)).split("\n")
 
     def checked(self):
-        """amcheck of every B-tree, every row in each."""
+        """Runs amcheck on every B-tree: it must have an entry for every row."""
         if clusters.has("amcheck"):
             self.sql("SET client_min_messages = error; CREATE EXTENSION IF NOT EXISTS amcheck;"
                      "SELECT bt_index_parent_check(indexrelid, true, true) FROM pg_index JOIN pg_class c ON c.oid = indexrelid"
                      " WHERE indrelid = 't'::regclass AND relam = 403")
 
     def merged(self, load, table=FILLED.format(kind="")):
-        """Which indexes a load rewrote, and from what."""
+        """Loads a new table; returns how the last index was built, and which indexes were rewritten, by merge or build."""
         self.sql(table)
         said = self.sql(f"SET pgsluice.copy = on; {load}; SELECT scan FROM pgsluice.last_index_build;"
                         "SELECT i ->> 'index', i ->> 'way' FROM pgsluice.last_copy, jsonb_array_elements(indexes) i"
@@ -205,12 +207,12 @@ class Merged(LoadedTwice):
         return scan, dict(way.split("|") for way in ways)
 
     def test_equal_to_a_stock_load(self):
-        """Old entries and new ones, of dead rows too."""
+        """Old and new entries are merged, also those of dead rows: all indexes answer as after stock COPY."""
         self.same(unordered())
         self.checked()
 
     def test_rows_of_all_widths(self):
-        """Short rows that went into room before longer ones have their entries already, and get no second ones."""
+        """Short rows that filled free space before longer ones have their entries already, and get no second ones: each index has every row once."""
         chance = random.Random(7)
         path = self.cluster.file("input", "".join(line.replace("x" * 400, "x" * chance.choice((1, 300, 1500))) for line in unordered()).encode())
         asked = COPY_MORE.format(path).replace("csv)", "csv, lock 'exclusive') WHERE c >= 0")
@@ -219,13 +221,14 @@ class Merged(LoadedTwice):
             self.assertEqual({one.split("|")[0] for one in self.answers()}, {"9500"})
 
     def test_which_are_rewritten(self):
-        """An index with ascending keys is appended to, unless another index that checks waits; small loads are inserted."""
+        """A large load into a locked table rewrites indexes; one with ascending keys is appended to, unless another unique
+        index waits. Small loads, and unlogged tables with old rows, rewrite none."""
         path = self.cluster.file("input", "".join(unordered()).encode())
         asked = COPY_MORE.format(path).replace("csv)", "csv, lock 'exclusive')")
         rewritten = dict.fromkeys(("t_c_key", "t_pkey", "tb", "td"), "merge")
         said, merged = self.merged(f"SET maintenance_work_mem = '1MB'; {asked}")
         self.assertEqual((said, merged), ("merged", rewritten))
-        # New files of an unlogged table are a risk (ext/index/deferred.c) that has been taken if the table is new itself.
+        # New files of an unlogged table are a risk (ext/index/deferred.c), which has been taken already if the table itself is new.
         self.assertEqual(self.merged(asked, FILLED.format(kind="UNLOGGED"))[1], {})
         again = "BEGIN; TRUNCATE t; INSERT INTO t (b, c, d, pad) SELECT 'b', -n, n, 'p' FROM generate_series(1, 3000) n;"
         self.assertEqual(self.merged(f"{again} {COPY_MORE.format(path)}; COMMIT", FILLED.format(kind="UNLOGGED"))[1], rewritten)
@@ -237,7 +240,7 @@ class Merged(LoadedTwice):
         self.assertEqual(self.merged(asked, FILLED.format(kind="") + "INSERT INTO t (c, pad) SELECT -n - 50000, repeat('p', 400) FROM generate_series(1, 60000) n;")[1], {})
 
     def test_a_key_that_is_there_twice(self):
-        """Stock's words and line, whether the key was in the table, came early or came late; dead rows' keys are free."""
+        """A duplicate of a key in the table or earlier in the load is stock COPY's error with its line; keys of dead rows are free."""
         lines = unordered()
         late = lines[6300].split(",")[1]
         for at, key in ((6200, "-2001"), (6200, "-1"), (6400, lines[3].split(",")[1]), (6400, late)):
@@ -246,7 +249,7 @@ class Merged(LoadedTwice):
         self.checked()
 
     def test_serializable(self):
-        """A transaction that has read a range of the index, and has ended before the table is locked, is not forgotten: no write skew."""
+        """SERIALIZABLE: a transaction that has read a range of the index, and ended before the table was locked, still conflicts with the load: no write skew."""
         path = self.cluster.file("odd", "".join(f"{2 * n + 1},{'x' * 440}\n" for n in range(7000)).encode())
         for setting, count, options in (("off", 6000, ""), ("on", 6000, ""), ("on", 0, ", on_duplicate 'skip'")):
             self.sql("DROP TABLE IF EXISTS s, other; CREATE TABLE other (v int); INSERT INTO other VALUES (1);"
@@ -254,7 +257,7 @@ class Merged(LoadedTwice):
                      f"INSERT INTO s SELECT 2 * n FROM generate_series(1, {count}) n; ANALYZE s")
             load, reader = Held(self.cluster), Held(self.cluster)
             load.run(f"SET pgsluice.copy = {setting}; BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT sum(v) FROM other")
-            # What the load puts into this range comes when the index gets no more entries.
+            # The load adds rows in this range after the index has stopped getting entries.
             reader.run("SET enable_seqscan = off; SET enable_bitmapscan = off; BEGIN ISOLATION LEVEL SERIALIZABLE;"
                        "SELECT count(*) FROM s WHERE k BETWEEN 11990 AND 12000; INSERT INTO other VALUES (2); COMMIT")
             reader.end()
@@ -262,7 +265,7 @@ class Merged(LoadedTwice):
             self.assertIn("40001", said, (setting, options))
 
     def test_rolled_back(self):
-        """The old files come back, to a savepoint too."""
+        """A rollback, also to a savepoint, restores the old files, and indexes pass amcheck."""
         self.same(unordered(), before="SAVEPOINT s;",
                   after="ROLLBACK TO s; INSERT INTO t (b, c) SELECT 'i', 100000 + n FROM generate_series(1, 50) n;")
         self.checked()
@@ -273,7 +276,8 @@ class Merged(LoadedTwice):
         self.checked()
 
     def test_what_the_load_runs(self):
-        """A cursor on an index; functions of a CHECK and of a domain that insert into the table; a table that an earlier COPY has filled."""
+        """A cursor on an index, functions of a CHECK and of a domain that insert into the table, and an earlier COPY
+        in the transaction: results are stock COPY's."""
         lines = unordered()
         self.same(lines, after="CLOSE k;", before="SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;"
                   "DECLARE k CURSOR FOR SELECT c FROM t WHERE c > -100000 ORDER BY c; FETCH k;")
@@ -303,12 +307,12 @@ class Ways(OnCluster):
     """Tables with an index of each kind."""
 
     def ways(self, is_private, table="t"):
-        """What the rule says of the table: by index, the way and why not a faster one."""
+        """What index_ways says of the table: for each index, the method, and why not a faster one."""
         said = self.sql(f"SELECT json_agg(w) FROM pgsluice.index_ways('{table}', {is_private}) w")
         return {way["index"]: (way["way"], way["because"]) for way in json.loads(said)}
 
     def taken(self, text, before="", after="", options="", table="t"):
-        """What a COPY says it did: by index, the rows by way, and why not faster."""
+        """What last_copy says after a COPY: for each index, the rows by method, and why not a faster one."""
         path = self.cluster.file("input", text.encode())
         said = self.sql(f"SET pgsluice.copy = on; {before} COPY {table} FROM '{path}' WITH (FORMAT csv{options});"
                         f"{after} SELECT indexes FROM pgsluice.last_copy")
@@ -318,7 +322,7 @@ class Ways(OnCluster):
         return {index["index"]: index for index in indexes}
 
     def test_the_rule_is_what_is_done(self):
-        """Live and private: the ways that are planned are those that are taken, by the rows that go so."""
+        """For a live and a private table, a COPY uses the methods that index_ways gives, and all rows are counted."""
         self.sql(EACH_KIND)
         self.assertEqual(self.ways(False), LIVE)
         self.assertEqual(self.ways(True), PRIVATE)
@@ -335,14 +339,14 @@ class Ways(OnCluster):
             self.sql("TRUNCATE t")
         taken = self.taken(ascending(60000))
         self.assertGreater(taken["t_pkey"]["rows"]["leaves"], 58000)
-        # All come behind what an empty index has; then those of the last key alone.
+        # All keys come after those of an empty index; then only those of the last key do.
         self.assertGreater(taken["t_b"]["rows"]["leaves"], 58000)
         taken = self.taken(ascending(60000, 60001))["t_b"]["rows"]
         self.assertEqual(sum(taken.values()), 60000)
         self.assertTrue(8000 < taken["leaves"] < 8600 and taken["leaf_merge"] > 51000, taken)
 
     def test_the_data_may_want_another_way(self):
-        """Keys that are not above the index's, that are equal or NULL, and too few rows: said with how many."""
+        """If keys are not above the index's, are NULL, or there are too few rows, last_copy gives the reason, and counts the rows of each method."""
         self.sql(EACH_KIND)
         self.sql("CREATE UNIQUE INDEX t_bc ON t (b, c)")
         self.taken(ascending(5000, 100000))
@@ -358,7 +362,7 @@ class Ways(OnCluster):
             self.assertEqual({str(index["rows"]) for index in few.values()}, {str({"row": count})})
 
     def test_loads_and_tables_of_other_kinds(self):
-        """Rejects and duplicates, partitions, stock COPY, no index at all, a COPY that failed."""
+        """What last_copy says of indexes for on_duplicate, partitions, stock COPY, a table without indexes, and a COPY that failed."""
         self.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int PRIMARY KEY, b text, c int, r int4range)")
         skipped = self.taken(ascending(3000), options=", on_duplicate 'skip'")
         self.assertEqual(skipped["t_pkey"]["because"], "rows may be rejected, or be duplicates")

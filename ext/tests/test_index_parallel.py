@@ -1,4 +1,4 @@
-"""Index builds by several processes: pages as the stock build's, rows of every kind, and what is not put together."""
+"""Index builds by several processes: pages are the stock build's, for rows of every kind, and what one process does alone."""
 
 import os
 import unittest
@@ -27,14 +27,14 @@ class Team(OnCluster):
         )
 
     def built(self, definition, workers, settings=""):
-        """Both ways give the same pages; so many workers helped."""
+        """Both methods give the same pages, and this number of workers helped."""
         compare(self, self.cluster, definition, settings)
         head, tail = definition.split(" ON ", 1)
         helped = self.sql(f"{SORTED}{settings} DROP INDEX sorted; CREATE {head} sorted ON {tail}; {WORKERS}")
         self.assertEqual(helped, str(workers), definition)
 
     def test_words(self):
-        """Entries that differ in few bits: all are sorted as words of one layout."""
+        """Entries that differ in few bits are all sorted as words of one layout: with two workers, pages are the stock build's."""
         self.table("a int, b text, c timestamp, d smallint",
                    "n, CASE WHEN i % 9 > 0 THEN 't3_' || i END, timestamp '2024-01-01' + i * interval '1 s', i % 30")
         for columns in ('b COLLATE "C"', 'b COLLATE "C" DESC NULLS LAST', "c", "d, a", "d DESC"):
@@ -44,7 +44,7 @@ class Team(OnCluster):
         self.built("INDEX ON t (d) WITH (deduplicate_items = off, fillfactor = 50)", 2)
 
     def test_entries(self):
-        """Entries that do not fit into words; groups of them are still found."""
+        """Entries that do not fit into words, and come in groups of equal keys: with two workers, pages are the stock build's."""
         self.table("a bigint, b float8, c text",
                    "(i - 2500)::bigint * 3000000000000037, i / 7.0e9, md5((n / 50)::text)::varchar(14)")
         for columns in ("a", "b DESC", 'c COLLATE "C"'):
@@ -52,19 +52,20 @@ class Team(OnCluster):
                 self.built(f"INDEX ON t ({columns})", 2)
 
     def test_values_that_are_ranked(self):
-        """Text under a language's collation is put together before its values are ranked."""
+        """Text under a language's collation is gathered from all processes before its values are ranked. If values
+        are too long or memory too small, no workers help."""
         if self.sql("SELECT count(*) FROM pg_collation WHERE collname = 'en-US-x-icu'") != "1":
             self.skipTest("this server was built without ICU")
         self.table('a text COLLATE "en-US-x-icu"', "(array['a', 'A', 'ä', 'z', ''])[i % 5 + 1] || i % 900")
         self.built("INDEX ON t (a)", 2)
         self.built("INDEX ON t (a DESC)", 2)
         self.built("INDEX ON t (a)", 0, "SET maintenance_work_mem = '2MB';")
-        # The values of a part cannot be handed over: the build starts again.
+        # A worker cannot hand over its values: the build starts again.
         self.sql("UPDATE t SET a = repeat('long', 9) WHERE ctid = (SELECT max(ctid) FROM t)")
         self.built("INDEX ON t (a)", 0)
 
     def test_many_values_that_are_ranked(self):
-        """Some 40,000 different values, some of them equal but for case and accents."""
+        """About 40,000 distinct values, some equal but for case and accents: with two workers, pages are the stock build's."""
         if self.sql("SELECT count(*) FROM pg_collation WHERE collname = 'en-US-x-icu'") != "1":
             self.skipTest("this server was built without ICU")
         self.table('a text COLLATE "en-US-x-icu"', "nullif((array['a', 'A', 'ä', 'z', 'co-op '])[n % 5 + 1] || n * 7919 % 40009, 'a7')")
@@ -73,7 +74,7 @@ class Team(OnCluster):
                 self.built(f"INDEX ON t ({columns})", 2)
 
     def test_dead_and_updated_rows(self):
-        """Pages that are left to the server, in every part."""
+        """Dead and updated rows in every part, whose pages are left to the server: with two workers, pages are the stock build's."""
         self.table("a int, b text", "i, 'b' || n")
         self.sql("DELETE FROM t WHERE a % 70 = 0; UPDATE t SET b = 'c' || b WHERE a % 90 = 0")
         old = Held(self.cluster)
@@ -86,7 +87,7 @@ class Team(OnCluster):
         self.built('INDEX ON t (b COLLATE "C")', 2)
 
     def test_runs(self):
-        """Rows that are long, or do not fit into memory, are spilled by all and merged by the leader."""
+        """Rows that are long, or do not fit into memory, are spilled by all processes and merged by the leader: pages are the stock build's."""
         self.table("a int, b text, c uuid", "i, CASE WHEN n < 50000 THEN 'b' || i ELSE repeat('long', 9) || i END, md5(n::text)::uuid")
         for columns in ('b COLLATE "C"', "c", "b DESC, a", "a) INCLUDE (c"):
             with self.subTest(columns=columns):
@@ -97,7 +98,7 @@ class Team(OnCluster):
         self.assertEqual(self.sql(f"{SORTED}SET maintenance_work_mem = '1MB'; DROP INDEX sorted; CREATE INDEX ON t (c); {spilled}"), "t")
 
     def test_what_one_process_does(self):
-        """Where values have to be ranked at once, or no worker comes, or there is nothing to share out."""
+        """No workers help if values must be ranked at once, no worker can start, or the table is small; settings limit their number."""
         self.table("a int, b numeric", "i, i")
         self.built("INDEX ON t (b)", 0)
         self.built("INDEX ON t (a)", 0, "SET max_parallel_workers = 0;")
@@ -108,7 +109,7 @@ class Team(OnCluster):
         self.built("INDEX ON t (a)", 0)
 
     def test_so_many_help_a_copy(self):
-        """One index each; a process more than there are processors, unless somebody has said how many."""
+        """Each process builds one index of a COPY, with one process more than there are processors; an explicit number of workers overrides that."""
         self.table("a int, b int, c int, d int", "i, i, i, i")
         path = self.cluster.home / "rows"
         self.sql(f"COPY t TO '{path}' WITH (FORMAT csv)")
@@ -124,18 +125,18 @@ class Team(OnCluster):
                 self.assertEqual(helped, str(workers))
 
     def test_a_key_that_is_there_twice(self):
-        """The error is the stock build's, in a worker as in the backend."""
+        """A duplicate key is the stock build's error, whether a worker or the leader finds it, and the workers end by themselves."""
         self.table("a int, b text", "n, 'b' || n")
         self.sql("UPDATE t SET a = 59000 WHERE a = 30")
         for definition in ("CREATE UNIQUE INDEX u ON t (a)", "ALTER TABLE t ADD CONSTRAINT u PRIMARY KEY (a)"):
             stock = refusal(self.cluster, STOCK + definition)
             self.assertIsNotNone(stock)
             self.assertEqual(stock, refusal(self.cluster, SORTED + definition))
-        # The workers that would have written it were not shot.
+        # The workers that would have written the index were not terminated.
         self.assertNotIn("terminating background worker", self.cluster.tail())
 
     def test_of_this_transaction(self):
-        """Rows and tables that nobody else sees yet, and a REINDEX."""
+        """Workers help to build an index on rows and tables that only this transaction sees, and with REINDEX; the index finds all rows."""
         made = self.sql(
             f"{SORTED} BEGIN; DROP TABLE IF EXISTS t; CREATE TABLE t (a int) WITH (parallel_workers = 2);"
             "INSERT INTO t SELECT n % 5000 FROM generate_series(1, 90000) n; SAVEPOINT s; DELETE FROM t WHERE a % 50 = 0;"
@@ -144,12 +145,12 @@ class Team(OnCluster):
         self.assertEqual(made.splitlines(), ["2", "2", "2", "18"])
 
     def test_cut_short(self):
-        """A build that is cancelled, or has no room, leaves nothing; the next one succeeds."""
+        """A build that is cancelled, or exceeds temp_file_limit, leaves no files and no workers; the next one succeeds."""
         self.table("a int, b text", "i, 'b' || n", count=200000)
         refused = refusal(self.cluster, f"{SORTED}SET temp_file_limit = '100kB'; CREATE INDEX i ON t (a)")
         self.assertIn("temporary file size exceeds", refused)
         cancelled, timeout = 0, 64
-        # Until it is too short even for the first of its steps.
+        # Until the timeout is too short even for the first step.
         while timeout:
             try:
                 self.sql(f"{SORTED}SET statement_timeout = {timeout}; BEGIN; CREATE INDEX i ON t (a); ROLLBACK")
@@ -163,10 +164,10 @@ class Team(OnCluster):
 
 
 class LittleSharedMemory(unittest.TestCase):
-    """A server whose shared memory has room for a small segment, as in a container."""
+    """A server whose shared memory has room only for a small segment, as in a container."""
 
     def test_no_workers(self):
-        """CREATE INDEX, and the indexes of a COPY, are built without workers, and the session goes on; with more room they come."""
+        """If shared memory is full, CREATE INDEX and COPY build indexes without workers, and the session goes on; with more room, workers help."""
         server = Cluster([*Team.settings, "dynamic_shared_memory_type = mmap"])
         self.addCleanup(server.remove)
         server.sql("CREATE EXTENSION pgsluice; CREATE TABLE t (a int, b int) WITH (parallel_workers = 2);"
@@ -178,12 +179,12 @@ class LittleSharedMemory(unittest.TestCase):
         small_disk(self, shared, 8)
         server.start()
         session = self.enterContext(server.connect())
-        # The first one comes with what the server itself shares from then on, statistics among it.
+        # The first build also allocates what the server itself shares from then on, such as statistics.
         self.assertEqual(session.run(f"{SORTED} BEGIN; CREATE INDEX i ON t (b); ROLLBACK; {WORKERS}"), "2")
         full = shared / "full"
 
         def leave(kilobytes):
-            """Takes all of the shared memory but so much."""
+            """Fills the shared memory but for this many kilobytes."""
             full.unlink(missing_ok=True)
             space = os.statvfs(shared)
             full.write_bytes(bytes(space.f_bavail * space.f_frsize - (kilobytes << 10)))

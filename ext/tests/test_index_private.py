@@ -1,4 +1,4 @@
-"""COPY into private tables: indexes are built at the end, refusals are stock COPY's; keys of one index are kept meanwhile."""
+"""COPY into private tables: indexes are built at the end, and errors are stock COPY's; keys of one index are kept meanwhile."""
 
 import itertools
 import random
@@ -10,7 +10,7 @@ import unittest
 from .cluster import OnCluster, Refused
 from .twins import BOTH, LoadedTwice, check, pages, refusal
 
-# Where the row of a key that is too long lies is not promised.
+# The TID of a row whose key is too long is not promised.
 _ROW = re.compile(r"^DETAIL:  Index row references tuple .*\n", re.M)
 _LOCATION = re.compile(r"^(LOCATION:.*\n?|psql:[^:]*:\d+: )", re.M)
 
@@ -38,12 +38,12 @@ def rows(count, seed=1):
 
 
 class Private(LoadedTwice):
-    """Tables that were made or emptied in the same transaction."""
+    """Tables that were created or truncated in the same transaction."""
 
     maxDiff = None
 
     def load(self, path, setting, copy=COPY, before=TABLE, after=""):
-        """What a transaction with one COPY says, in the order of its lines."""
+        """What a transaction with one COPY leaves, in the order of TIDs, or its error."""
         self.sql("DROP TABLE IF EXISTS t")
         try:
             said = self.sql(f"SET pgsluice.copy = {setting}; SET client_min_messages = error;"
@@ -57,21 +57,21 @@ class Private(LoadedTwice):
         return said
 
     def places(self, lines, refusal):
-        """The records of both lines that the hint names, by their place in the input; the second is COPY's."""
+        """The records at both lines that the hint names, found by their place in the input; the second is COPY's."""
         ends = list(itertools.accumulate(line.count("\n") for line in lines))
         (first, second), = self.lines
         self.assertIn(f"COPY t, line {second}\n", refusal)
         return [lines[ends.index(int(end))].split(",") for end in (first, second)]
 
     def built(self):
-        """Which index was built last in a load with the setting on."""
+        """The index built last in a load with the setting on, and how."""
         path = self.cluster.home / "input"
         self.sql("DROP TABLE IF EXISTS t")
         return self.sql(f"SET pgsluice.copy = on; BEGIN; {TABLE} {COPY.format(path)}; COMMIT;"
                         "SELECT relation, method FROM pgsluice.last_index_build")
 
     def test_indexes_are_built_when_all_rows_are_in(self):
-        """Every kind of index is complete; those that can wait have waited."""
+        """After a load, every kind of index is complete; those that can wait are built at the end, and a small load builds none."""
         self.same(rows(40000))
         for index in INDEXES:
             check(self.cluster, index)
@@ -82,7 +82,7 @@ class Private(LoadedTwice):
         self.assertEqual(self.built(), "")
 
     def test_ranges_of_blocks(self):
-        """A BRIN index keeps a page pinned from row to row: it lets go when it is left for the end, and at the end."""
+        """A BRIN index keeps a page pinned from row to row, and releases it when it is left for the end, and at the end; it finds all rows."""
         path = self.cluster.file("input", "".join(rows(40000)).encode())
         self.sql("DROP TABLE IF EXISTS t")
         said, told = self.cluster.session(
@@ -95,8 +95,8 @@ class Private(LoadedTwice):
         self.assertEqual(said.split("\n"), ["build", "row", "t", wanted])
 
     def test_a_key_that_is_there_twice(self):
-        """The error names the first such row of the input, its key, constraint and line, and where the key is first."""
-        # Wide enough that indexes wait from the ten thousandth row on.
+        """For a duplicate key, the error names the first such row of the input with its key, constraint and line; a hint names the line that had the key first."""
+        # Wide enough that indexes wait from about the ten thousandth row on.
         good = [line.replace("word", "word" * 40) for line in rows(30000)]
         places = random.Random(5)
         for _ in range(6):
@@ -120,24 +120,24 @@ class Private(LoadedTwice):
         self.assertIn("CONTEXT:  COPY t, line", self.same(good + good[-1000:-990], copy=where))
 
     def test_a_key_that_is_too_long(self):
-        """For an index: SQLSTATE, words and line are stock COPY's, wherever the row is, for a private table and a live one."""
+        """For a key that is too long for an index, SQLSTATE, message and line are stock COPY's, wherever the row is, in private, live and locked tables."""
         chance = random.Random(8)
         good = [line.replace("word", "word" * 40) for line in rows(12000)]
         noise = "".join(chance.choices(string.ascii_letters, k=6000))
         digits = "".join(chance.choices("123456789", k=16000))
-        # Nothing in it comes twice, so that lz4, the default from 19 on, makes it no shorter either.
+        # Nothing in it repeats, so that lz4, the default from 19 on, cannot make it shorter either.
         wide = "".join(chance.choices(string.ascii_letters, k=12000))
         plain = "CREATE TABLE t (a int, b text, c numeric, d text); CREATE INDEX tc ON t (c); CREATE INDEX tb ON t (b, a);"
         live = "COMMIT; BEGIN;"
         locked = f"INSERT INTO t SELECT -n, 'old', n, 'old' FROM generate_series(1, 3000) n; {live} LOCK TABLE t IN ACCESS EXCLUSIVE MODE;"
 
         def long(at, **fields):
-            """The line `at` with other values in these columns."""
+            """Line `at`, with other values in these columns."""
             values = dict(zip("abcd", good[at].split(",", 3)), **fields)
             return ",".join(values[column] for column in "abcd")
 
         def refused(lines, first, before):
-            """What both say of the lines, of which this is the first that is to be refused."""
+            """What both report for the lines, of which this is the first to be rejected."""
             said = self.same(lines, before=before)
             self.assertIn(f"COPY t, line {sum(line.count(chr(10)) for line in lines[:first + 1])}\n", said)
             return said
@@ -161,7 +161,7 @@ class Private(LoadedTwice):
             self.assertIn("54000", refused(lines, at[1], TABLE + after))
 
     def test_truncated_in_the_transaction(self):
-        """TRUNCATE and COPY; rows that were there are gone, and come back with a rollback."""
+        """After TRUNCATE and COPY in one transaction, the indexes have the new rows; a rollback brings the old ones back."""
         lines = rows(30000)
         self.same(lines, before=TABLE + "INSERT INTO t VALUES (-1, 'old', 1, 'old'); COMMIT; BEGIN; TRUNCATE t;")
         for index in INDEXES:
@@ -173,7 +173,7 @@ class Private(LoadedTwice):
         self.assertEqual(self.sql("SELECT count(*) FROM t"), "30000")
 
     def test_savepoints(self):
-        """A load that is undone to a savepoint leaves the empty table's indexes."""
+        """A load that is rolled back to a savepoint leaves the indexes of an empty table, which take inserts."""
         self.same(
             rows(30000),
             before=TABLE + "SAVEPOINT s;",
@@ -184,7 +184,7 @@ class Private(LoadedTwice):
         self.assertEqual(self.sql("SET enable_seqscan = off; SELECT count(*) FROM t WHERE a > 0"), "100")
 
     def test_foreign_keys_and_triggers_find_the_rows(self):
-        """A key that refers to the table itself is checked through the new index."""
+        """A foreign key that refers to the table itself, and a statement trigger, find the rows by the new index; a missing parent is stock COPY's error."""
         lines = [f"{n},{n // 2 or ''},{n},x\n" for n in range(1, 30001)]
         table = (
             "CREATE TABLE t (a int PRIMARY KEY, b int REFERENCES t, c bigint, d text);"
@@ -198,7 +198,7 @@ class Private(LoadedTwice):
         self.assertIn("violates foreign key constraint", refusal)
 
     def test_an_open_cursor(self):
-        """An index that a cursor reads is left alone."""
+        """An index that a cursor reads is not rebuilt; rows are stock COPY's."""
         self.same(
             rows(30000),
             before=TABLE + "SET LOCAL enable_seqscan = off; DECLARE c CURSOR FOR SELECT a FROM t ORDER BY a; FETCH c;",
@@ -208,7 +208,7 @@ class Private(LoadedTwice):
             check(self.cluster, index)
 
     def test_a_cursor_that_the_load_opens(self):
-        """A function of the COPY leaves a cursor on an index that has waited: it gets its entries one by one."""
+        """If a function of the COPY leaves a cursor on an index that waits, this index gets its entries row by row; rows and errors are stock COPY's."""
         lines = rows(50000)
         peek = lines[45000].split(",")[0]
         table = TABLE + (
@@ -228,7 +228,7 @@ class Private(LoadedTwice):
             self.assertIn("duplicate key", self.same(lines + again, before=table))
 
     def test_unique_text(self):
-        """Unique indexes on text wait as well; with rows that are long they get their entries one by one."""
+        """Unique indexes on text wait, too; with long rows they get their entries row by row. Rows and errors are stock COPY's."""
         table = "CREATE TABLE t (a int PRIMARY KEY, b text UNIQUE, c bytea UNIQUE, d text); "
         good = [f"{n},{n * 7919 % 40009},\\x{n * 5003 % 40009:08x},x\n" for n in range(40000)]
         self.same(good, before=table)
@@ -246,7 +246,7 @@ class Private(LoadedTwice):
             check(self.cluster, index)
 
     def test_comparisons_by_functions_of_ones_own(self):
-        """What is in arrays is compared by functions that write, and that refuse: row by row, as in stock COPY."""
+        """If user-defined functions compare what is in arrays, and write or fail, entries go in row by row: results and errors are stock COPY's."""
         self.sql(
             "CREATE TYPE pair AS (x int, y int); CREATE TABLE seen (x int);"
             "CREATE FUNCTION note(int) RETURNS void LANGUAGE sql AS 'INSERT INTO seen VALUES ($1)';"
@@ -269,7 +269,7 @@ class Private(LoadedTwice):
         self.assertEqual(*said)
 
     def test_with_workers_and_without(self):
-        """The indexes are those of a build by one process; a worker that cannot come is not missed."""
+        """With no, one or four workers, and with little memory, the indexes have the same pages, even if workers cannot start."""
         lines = rows(60000)
         path = self.cluster.file("input", "".join(lines).encode())
         built = []
@@ -287,7 +287,7 @@ class Private(LoadedTwice):
             f"{TABLE} {COPY.format(path)}; COMMIT; SELECT workers FROM pgsluice.last_index_build"), "2")
 
     def test_progress(self):
-        """While indexes are built the statement shows in pg_stat_progress_create_index, and then as a COPY again."""
+        """While its indexes are built, a COPY shows in pg_stat_progress_create_index, and then in pg_stat_progress_copy again."""
         path = self.cluster.file("input", "".join(f"{n * 7919 % 1000003}\n" for n in range(300000)).encode())
         self.sql("DROP TABLE IF EXISTS t, seen; CREATE TABLE seen (shown text); CREATE TABLE t (a int UNIQUE); CREATE INDEX tb ON t (a);"
                  "CREATE OR REPLACE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
@@ -316,7 +316,7 @@ class OneIndex(OnCluster):
     """Tables with one index."""
 
     def load(self, table, content, settings=""):
-        """What built the index `i` of a table that is filled; it is whole, and as the stock build's."""
+        """Loads a new table: index `i` passes amcheck and has the stock build's pages; returns how it was built."""
         path = self.cluster.file("input", content.encode())
         said = self.sql(
             f"DROP TABLE IF EXISTS t; SET pgsluice.copy = on; {settings} BEGIN; {table};"
@@ -329,7 +329,7 @@ class OneIndex(OnCluster):
         return said
 
     def test_keys_of_all_kinds(self):
-        """Numbers, text of C and of another collation, several columns; one process or several."""
+        """Numbers, text of C and of another collation, and several columns: the index has the stock build's pages, built by one process or several."""
         for index in ("UNIQUE INDEX i ON t (a)", "INDEX i ON t (b)", "INDEX i ON t (b DESC, a)",
                       'INDEX i ON t (b COLLATE "C") INCLUDE (a)'):
             for workers in (0, 2):
@@ -338,7 +338,7 @@ class OneIndex(OnCluster):
                 self.assertEqual(said, "sorted pages", index)
 
     def test_runs_are_spilled(self):
-        """More keys than the memory holds."""
+        """If memory does not hold all keys, runs are spilled, and the index has the stock build's pages."""
         for column in ("a", "b"):
             said = self.load(f"CREATE TABLE t (a int, b text); CREATE INDEX i ON t ({column})", lines(),
                              "SET maintenance_work_mem = '1MB';")
@@ -350,7 +350,7 @@ class OneIndex(OnCluster):
             "SELECT rows, spilled_bytes > 0 FROM pgsluice.last_index_build"), f"{ROWS}|t")
 
     def test_a_value_that_an_index_stores_in_another_form(self):
-        """In a row that is longer than the core takes."""
+        """An index on a value that it stores in another form than the row, which is longer than the core takes, has the stock build's pages."""
         long = f"-1,{'long' * 300}\n"
         said = self.load("CREATE TABLE t (a int, b text); CREATE INDEX i ON t (b)", lines(extra=long))
         self.assertEqual(said, "sorted pages")
@@ -358,8 +358,7 @@ class OneIndex(OnCluster):
         self.assertEqual(said, "sorted pages")
 
     def test_rows_that_something_else_puts_there(self):
-        """A domain's check that inserts into the table, and is not said to be volatile: its rows are in the
-        index, which is built by reading."""
+        """If a domain's CHECK inserts into the table without being declared volatile, its rows are in the index, which is then built by reading the table."""
         table = (
             "SET check_function_bodies = off;"
             "CREATE FUNCTION add(x int) RETURNS void LANGUAGE sql AS $$ INSERT INTO t VALUES (-x * 9973, 'more') $$;"

@@ -12,7 +12,7 @@ from . import test_index_build
 from .cluster import MAJOR, Cluster, OnCluster, endless, has, wait_until
 from .twins import LAST, SORTED, STOCK, check, compare, refusal
 
-# For each type an expression of a random integer i (and of the row's number n); few values.
+# For each type, an expression of a random integer i (and of the row's number n) that has few values.
 RANKED = {
     "numeric": "(array['NaN', '-0.00', '0', 'Infinity', (i - 500)::text, (i - 500) || '.00', (i * 1e30)::text])[i % 7 + 1]::numeric",
     "bpchar": "repeat('x', i % 7) || repeat(' ', i % 3)",
@@ -42,7 +42,7 @@ SCAN = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort =
 
 
 class Ranked(OnCluster):
-    """The same index by both ways; the pages are equal."""
+    """Both methods build the same index, with equal pages."""
 
     settings = ["max_parallel_maintenance_workers = 0"]
     prepared = ("CREATE TYPE mood AS ENUM ('sad', 'ok');"
@@ -62,13 +62,13 @@ class Ranked(OnCluster):
         )
 
     def collations(self):
-        """Collations that order by more than bytes, as far as this server has them."""
+        """Collations that order by more than bytes, if this server has them."""
         if not self.icu:
             self.skipTest("this server was built without ICU")
         return ('"en-US-x-icu"', '"de-DE-x-icu"', '"und-x-icu"')
 
     def test_every_type_and_direction(self):
-        """Each type, ascending and descending, NULLs on either side."""
+        """For each type, ascending and descending with NULLs last, the index has the stock build's pages."""
         for kind, expression in RANKED.items():
             self.table(f"a {kind}", f"CASE WHEN i % 17 > 0 THEN {expression} END", count=4000)
             for order in ("", "DESC NULLS LAST"):
@@ -76,7 +76,7 @@ class Ranked(OnCluster):
                     compare(self, self.cluster, f"INDEX ON t (a {order})")
 
     def test_languages_of_icu(self):
-        """Strings that differ in accents, case and punctuation alone, to the last tie."""
+        """Strings that differ only in accents, case or punctuation, under ICU collations: the index has the stock build's pages."""
         self.table("b text, c varchar(50), d char(20)", f"{WORDS} || n % 90, {WORDS} || i % 3, {WORDS}")
         for collation in self.collations():
             for columns in (f"b COLLATE {collation}", f"c COLLATE {collation} DESC", f"d COLLATE {collation}",
@@ -85,7 +85,7 @@ class Ranked(OnCluster):
                     compare(self, self.cluster, f"INDEX ON t ({columns})")
 
     def test_collations_that_are_not_deterministic_are_left_to_stock(self):
-        """Equal strings there are not the same."""
+        """A nondeterministic collation, under which equal strings may differ, is left to the stock build."""
         self.collations()
         self.sql("CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
         self.table("b text", f"{WORDS} || n % 90")
@@ -93,7 +93,7 @@ class Ranked(OnCluster):
         self.assertEqual(said, 'stock: the collation of column "b" is not deterministic')
 
     def test_several_columns(self):
-        """Ranked columns among others, beyond the sixteenth byte too."""
+        """Ranked columns among others, also after the sixteenth byte of the key: the index has the stock build's pages."""
         self.table(
             "a numeric, b text, c inet, d int[], e interval, f bytea",
             "i % 7 / 3.0, repeat('y', i % 40), ('10.0.0.' || i % 20)::inet, array[i % 3], "
@@ -107,7 +107,7 @@ class Ranked(OnCluster):
         compare(self, self.cluster, "INDEX ON t ((a * 2), (d || 7))", scan="rows")
 
     def test_runs_that_spill(self):
-        """Values go on coming while runs are written: their ranks change, their order does not."""
+        """New values that arrive while runs are written change the ranks but not the order: the index has the stock build's pages."""
         small = "SET maintenance_work_mem = '1MB';"
         self.table("a numeric, b int", "(n * 7919 % 1200 * (n / 30000 + 1)) / 8.0, n", count=150000)
         for definition in ("INDEX ON t (a)", "INDEX ON t (a DESC, b)"):
@@ -116,7 +116,7 @@ class Ranked(OnCluster):
         self.assertEqual(spilled, "t")
 
     def test_too_many_values(self):
-        """More values than memory holds: the stock build does it, without a warning."""
+        """If there are more values than memory holds, the stock build takes over without a warning."""
         self.table("a numeric", "n / 8.0", count=60000)
         said = self.cluster.session(
             f"{SORTED}SET maintenance_work_mem = '1MB'; CREATE INDEX many ON t (a); {LAST}")
@@ -124,7 +124,8 @@ class Ranked(OnCluster):
         check(self.cluster, "many")
 
     def test_long_values(self):
-        """Compressed, out of line, long and incompressible, expanded; too long is refused."""
+        """Values that are compressed, out of line, long and incompressible, or expanded: the index has the stock
+        build's pages. One that is too long is the stock build's error."""
         noise = "(SELECT string_agg(md5((n * 100 + j)::text), '') FROM generate_series(1, {}) j)"
         self.table(
             "a int, b text, c text, d text, e int[]",
@@ -142,7 +143,7 @@ class Ranked(OnCluster):
         self.assertEqual(stock, refusal(self.cluster, f"{SORTED}CREATE INDEX ON t (c)"))
 
     def test_values_that_are_compressed_in_some_rows(self):
-        """A wide row holds a value compressed that another one holds as it is: each entry has that of its row."""
+        """If a wide row holds a value compressed that another row holds plain, each entry has the form of its row: the index has the stock build's pages."""
         self.sql(
             "DROP TABLE IF EXISTS t; CREATE TABLE t (a varbit, b text, c char(450), d bytea, e int, wide text);"
             "ALTER TABLE t ALTER wide SET STORAGE EXTERNAL; INSERT INTO t SELECT repeat('10', 1500)::varbit || (n % 3)::bit(4),"
@@ -157,8 +158,8 @@ class Ranked(OnCluster):
             with self.subTest(columns=columns):
                 compare(self, self.cluster, f"INDEX ON t ({columns})")
         compare(self, self.cluster, "UNIQUE INDEX ON t (c, e)")
-        # Equal ones may have other blanks at their end: whether they are the same the core cannot tell. Not every
-        # release of PostgreSQL deduplicates them.
+        # Equal values may differ in trailing blanks, so the core cannot tell whether they are the same. Not every release of PostgreSQL deduplicates
+        # them.
         for columns in ("c", "c, a", "b, c"):
             said = self.sql(f"{SORTED}CREATE INDEX ON t ({columns}); {LAST}")
             if said == "sorted pages":
@@ -167,7 +168,7 @@ class Ranked(OnCluster):
                 self.assertEqual(said, "stock: values of type character are compressed in some rows only")
 
     def test_long_strings_of_languages(self):
-        """Longer than the kilobyte that a comparison sets out with, and alike in all that an abbreviated key holds."""
+        """Strings longer than the kilobyte that a comparison starts with, and alike in their abbreviated keys: the index has the stock build's pages."""
         noise = "(SELECT string_agg(md5((n * 100 + j)::text), '') FROM generate_series(1, 40) j)"
         for rest in ("repeat(md5((n % 1500)::text), 40)", f"CASE WHEN n % 3 = 0 THEN {noise} ELSE repeat(md5((n % 1500)::text), 20 + n % 90) END"):
             self.table("b text", f"'the same words at first ' || {rest}", count=6000)
@@ -175,7 +176,7 @@ class Ranked(OnCluster):
                 compare(self, self.cluster, f"INDEX ON t (b COLLATE {collation})")
 
     def test_memory_of_values_that_come_and_go(self):
-        """A live load with more different values than may be ranked at once: those before are forgotten."""
+        """A live load with more distinct values than may be ranked at once forgets earlier ones: its memory stays below 1 MB."""
         self.collations()
         path = self.cluster.file("input", "".join(f"value {n * 7919 % 200003}\n" for n in range(200000)).encode())
         self.sql('DROP TABLE IF EXISTS t; CREATE TABLE t (b text COLLATE "und-x-icu"); CREATE INDEX ON t (b)')
@@ -193,7 +194,7 @@ class Ranked(OnCluster):
         self.assertLess(sum(map(int, held)), 1 << 20)
 
     def test_uniqueness(self):
-        """Equal values of other looks are duplicates; the refusals are PostgreSQL's own."""
+        """Equal values in different forms are duplicates; errors are PostgreSQL's own."""
         self.table("a numeric, b interval, c mood", "n, n * interval '1 day', NULL", count=3000)
         compare(self, self.cluster, "UNIQUE INDEX ON t (a)")
         compare(self, self.cluster, "UNIQUE INDEX ON t (b, a)")
@@ -209,7 +210,7 @@ class Ranked(OnCluster):
             self.assertEqual(*(said.replace("17.00", "17").replace("1 mon", "30 days") for said in (stock, ours)))
 
     def test_progress(self):
-        """While values are compared the rows have been read, as the view says of the stock build."""
+        """While values are compared, pg_stat_progress_create_index shows that the rows have been read, as for the stock build."""
         self.sql(
             "CREATE FUNCTION tell(int, int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE '%',"
             " (SELECT ROW(command, phase, blocks_total, blocks_done, tuples_total, tuples_done) FROM pg_stat_progress_create_index);"
@@ -224,7 +225,7 @@ class Ranked(OnCluster):
         self.assertIn("sorting live tuples", told[0].pop())
 
     def test_a_comparison_that_fails(self):
-        """An error of the comparison ends the statement as it ends the stock build."""
+        """An error of the comparison function ends the statement."""
         self.sql(
             "CREATE FUNCTION refuse(int, int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS"
             " $$ BEGIN IF ($1 = 7) <> ($2 = 7) THEN RAISE 'no sevens'; END IF; RETURN btint4cmp($1, $2); END $$;"
@@ -237,7 +238,8 @@ class Ranked(OnCluster):
         self.assertIn("no sevens", refusal(self.cluster, f"{SORTED}CREATE INDEX ON t (a picky)"))
 
     def test_a_value_that_is_not_equal_to_itself(self):
-        """Rows with that value are no duplicates to the stock build, so it has to do the work (amcheck's own tests rely on this)."""
+        """If an operator class finds a value unequal to itself, the stock build takes over, for which rows with that
+        value are no duplicates (amcheck's own tests rely on this)."""
         self.sql(
             "CREATE FUNCTION broken(int, int) RETURNS int IMMUTABLE LANGUAGE sql AS"
             " 'SELECT CASE WHEN $1 = 400 AND $2 = 400 THEN -1 ELSE btint4cmp($1, $2) END';"
@@ -251,7 +253,7 @@ class Ranked(OnCluster):
 
 
 def made_locale(folder):
-    """Whether a German locale of the C library, and the server's own, are now in `folder`."""
+    """Creates a German locale of the C library, and the server's own, in `folder`; returns whether the German one is there."""
     for source, name in (("de_DE", "de_DE.UTF-8"), ("C", "C.UTF-8")):
         try:
             subprocess.run(["localedef", "--no-archive", "-i", source, "-f", "UTF-8", f"{folder}/{name}"],
@@ -265,7 +267,7 @@ def made_locale(folder):
 
 
 class Property(unittest.TestCase):
-    """One table; each index of it made twice."""
+    """One table; each of its indexes is built by both methods."""
 
     @classmethod
     def setUpClass(cls):
@@ -302,7 +304,7 @@ class Property(unittest.TestCase):
         return found
 
     def entries(self, index):
-        """Every entry of the leaves from the left to the right: its bytes and its tid."""
+        """All entries of the leaves from left to right: their bytes and TIDs."""
         pages = int(self.sql(f"SELECT pg_relation_size('{index}') / 8192"))
         return self.sql(
             "WITH RECURSIVE leaf AS ("
@@ -318,7 +320,7 @@ class Property(unittest.TestCase):
         )
 
     def answers(self, index, key):
-        """Scans in both directions, a range, an index-only scan, through this index alone."""
+        """Scans in both directions, ranges, and an index-only scan, by this index alone."""
         other = "stock" if index == "sorted" else "sorted"
         hide = f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{other}'::regclass;"
         columns = ", ".join(f"k{n}" for n in range(key.count(",") + 1))
@@ -342,7 +344,7 @@ class Property(unittest.TestCase):
         return self.sql(given + "".join(queries) + "ROLLBACK")
 
     def case(self, chance):
-        """A random table and index, and what becomes of them."""
+        """Creates a random table and index, then changes the rows."""
         kinds = [chance.choice(list(ALL_TYPES)) for _ in range(chance.choice([1, 1, 2, 3]))]
         if chance.random() < 0.5:
             kinds[0] = "text"
@@ -376,7 +378,7 @@ class Property(unittest.TestCase):
             "INSERT INTO t SELECT (t).* FROM (SELECT t FROM t WHERE n % 3 = 0 ORDER BY random()) _;"
             "DELETE FROM t WHERE n % 5 = 0; VACUUM t;"
         )
-        # Versions of rows that no key of theirs changes: bottom-up deletion.
+        # Row versions that do not change the key: bottom-up deletion.
         self.sql("CREATE INDEX churn ON t (x)")
         for step in range(5):
             self.sql(f"UPDATE t SET x = {step + 2} WHERE n % 2 = 0")
@@ -387,14 +389,15 @@ class Property(unittest.TestCase):
         self.assertEqual(self.answers("stock", key), self.answers("sorted", key), said)
 
     def same(self, key, said):
-        """Both indexes have the same entries in the same order, and answer the same."""
+        """Both indexes have the same entries in the same order, and the same answers."""
         check(self.cluster, "sorted")
         if has("pageinspect"):
             self.assertEqual(self.entries("stock"), self.entries("sorted"), said)
         self.assertEqual(self.answers("stock", key), self.answers("sorted", key), said)
 
     def test_random_indexes(self):
-        """The seed is said where one fails; PGSLUICE_SEED takes it up, PGSLUICE_SOAK makes it long."""
+        """Random indexes have the stock build's entries and answers, also after later changes. A failure reports its
+        seed (PGSLUICE_SEED); PGSLUICE_SOAK runs more."""
         for case in range(CASES):
             with self.subTest(seed=self.seed, case=case):
                 self.case(random.Random(self.seed * 1000 + case))
@@ -403,7 +406,7 @@ class Property(unittest.TestCase):
         self.assertNotEqual(self.sql("SELECT count(*) FROM how WHERE reason = ''"), "0")
 
     def test_a_language_of_the_c_library(self):
-        """Skipped, with this sentence, where no German locale can be made."""
+        """An index on text under a German locale of the C library has the stock build's entries and answers; skipped if no such locale can be made."""
         if not self.german:
             self.skipTest("localedef or the sources of locales are not here: no libc language is tested")
         self.collations()

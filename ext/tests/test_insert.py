@@ -1,4 +1,4 @@
-"""The insert route against stock COPY: values, refusals, tables of every kind."""
+"""The insert route against stock COPY: values, errors, tables of every kind."""
 
 import random
 import struct
@@ -17,12 +17,12 @@ class Insert(OnCluster):
     """Files through `COPY t FROM 'file'`."""
 
     def same(self, data, copy=CSV, table=TABLE, setup="", route="insert"):
-        """The refusal that both gave, or None."""
+        """Loads by both and asserts equal outcomes; returns the error, or None."""
         with self.subTest(copy=copy, table=table, data=data[:80]):
             return compare(self, self.cluster, table, copy, data, setup, route)
 
     def test_values(self):
-        """What is and what is not a number, a NULL, a quoted field."""
+        """Numbers in all notations, NULLs, quoted fields and line ends have stock COPY's values."""
         self.same(b"1,hello,5,6\n2,,,\n3,\"quoted \"\"x\"\"\",-7,0\n+4,\"\",9223372036854775807,-32768\n")
         self.same(b" 1 ,x,1,1\n0x10,y,1,1\n" if MAJOR >= 16 else b" 1 ,x,1,1\n")
         self.same(b"1\thello\\tworld\t\\N\t3\n\\N\t\\\\N\t1\t2\n\\.\n", TEXT)
@@ -34,7 +34,7 @@ class Insert(OnCluster):
         self.same(b"1,a,2,3\r4,b,5,6\r")
 
     def test_refusals(self):
-        """Each error with its SQLSTATE, message, DETAIL and CONTEXT."""
+        """Each error has stock COPY's SQLSTATE, message, DETAIL and CONTEXT, wherever the bad row is."""
         good = b"1,a,2,3\n" * 1500
         for bad in (
             b"x,a,2,3\n", b"1,a,2\n", b"1,a,2,3,4\n", b"1,a,2,99999\n", b"1,a,99999999999999999999,1\n",
@@ -43,11 +43,11 @@ class Insert(OnCluster):
         ):
             for data in (bad, good + bad, good + bad + good):
                 self.assertIsNotNone(self.same(data))
-        # A byte that is not valid, first in its line: which line that is depends on the line ends.
+        # An invalid byte at the start of a line: the reported line depends on the line ends.
         for end in (b"\n", b"\r", b"\r\n"):
             for rows in (3, 1500):
                 self.assertIsNotNone(self.same(b"1,a,2,3".join([b"", *[end] * rows]) + b"\xff" + end))
-        # Rows that the server has completed go in early, for they are wide: the error is not of the last one's record.
+        # Rows completed by the server go in early, as they are wide: the error must not name the last record read.
         wide = [b"%d,\"(%d,2)\",%s\n" % (i, i, b"wide" * 500) for i in range(1400)]
         wide[300] = wide[5]
         self.assertIn("line 301\n", self.same(b"".join(wide), CSV, "CREATE TABLE t (a int PRIMARY KEY, p point, b text)"))
@@ -55,7 +55,7 @@ class Insert(OnCluster):
             self.same(b"1\ta\t2\t3\n" + bad, TEXT, route=None)
 
     def test_options(self):
-        """COPY's options on the form of the data."""
+        """For COPY's options on the format of the data, rows or errors are stock COPY's."""
         self.same(b"a,b,c,d\n1,x,2,3\n", CSV[:-1] + ", HEADER)")
         self.same(b"a,b,c,d\n1,x,2,3\n", CSV[:-1] + ", HEADER match)")
         self.assertIsNotNone(self.same(b"a,b,x,d\n1,x,2,3\n", CSV[:-1] + ", HEADER match)"))
@@ -73,7 +73,7 @@ class Insert(OnCluster):
                       TABLE.replace("b text", "b text DEFAULT 'from default'"))
 
     def test_tables(self):
-        """Constraints, defaults, generated columns, identity, indexes."""
+        """With constraints, defaults, generated columns, identity and indexes, rows or errors are stock COPY's."""
         rows = b"".join(b"%d,x%d\n" % (i, i) for i in range(1, 2500))
         copy = "COPY t (a, b) FROM {} WITH (FORMAT csv)"
         for table in (
@@ -104,7 +104,7 @@ class Insert(OnCluster):
             self.assertIsNotNone(self.same(rows + b"1,\n", copy, table))
 
     def test_toast(self):
-        """Wide values are compressed and moved out as the column says."""
+        """Wide values load as by stock COPY, with each storage type."""
         random.seed(1)
         wide = b"".join(
             b"%d,%s\n" % (i, bytes(random.choices(b"abcdefghijklmnopqrstuvwxyz", k=random.choice([10, 3000, 50000]))))
@@ -117,7 +117,7 @@ class Insert(OnCluster):
 
     @unittest.skipUnless(clusters.has("pg_walinspect"), "pg_walinspect is not there")
     def test_batches_end_where_stock_copys_do(self):
-        """The WAL has the same inserts into the heap in the same order: a thousand rows are a batch, or 64 kB of lines."""
+        """The WAL has stock COPY's inserts into the heap in the same order: a batch is a thousand rows, or 64 kB of lines."""
         self.cluster.sql("CREATE EXTENSION IF NOT EXISTS pg_walinspect")
         wide = b"".join(b"%d,%s\n" % (i, bytes(33 + (i * k * k + k) % 10 for k in range(5000 + i % 3))) for i in range(120))
         narrow = b"".join(b"%d,%s\r\n" % (i, b"x" * (i % 97)) for i in range(6000))
@@ -126,7 +126,7 @@ class Insert(OnCluster):
         binary = b"PGCOPY\n\xff\r\n\0" + struct.pack("!ii", 0, 0) + binary + struct.pack("!h", -1)
         plain = "CREATE TABLE t (a int, b text)"
         parts = plain + " PARTITION BY HASH (a);" + ";".join(f"CREATE TABLE t{n} PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER {n})" for n in (0, 1))
-        # Where nobody can tell, rows go into each partition by larger batches.
+        # If nothing can notice it, rows go into each partition in larger batches.
         after = "; CREATE TRIGGER after AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION nothing()"
         self.cluster.sql("CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
         csv = "COPY t (a, b) FROM {} WITH (FORMAT csv)"
@@ -140,7 +140,7 @@ class Insert(OnCluster):
                 for setting in ("off", "on"):
                     start, _, end = self.cluster.sql(
                         f"SET client_min_messages = error; DROP TABLE IF EXISTS t CASCADE; SET pgsluice.copy = {setting}; SET pgsluice.workers = 0; BEGIN; {table};"
-                        # In a new table, but not in new partitions, stock COPY does not go back to gaps by the free space map.
+                        # In a new table, but not in new partitions, stock COPY does not fill gaps by the free space map.
                         f"SELECT pg_current_wal_insert_lsn(); SELECT txid_current(); {copy.format(repr(str(path)))};"
                         "SELECT pg_current_wal_insert_lsn(); COMMIT").split("\n")
                     # Pages of the catalogs are pruned at any time, by any session that reads them.
@@ -151,7 +151,7 @@ class Insert(OnCluster):
                 self.assertEqual(found[0], found[1])
 
     def test_triggers_and_keys(self):
-        """AFTER triggers, transition tables and foreign keys by the ordinary queue."""
+        """AFTER triggers, transition tables and foreign keys use the ordinary queue: rows and errors are stock COPY's."""
         rows = b"".join(b"%d,x\n" % i for i in range(1, 1200))
         copy = "COPY t (a, b) FROM {} WITH (FORMAT csv)"
         log = (
@@ -175,7 +175,7 @@ class Insert(OnCluster):
         self.assertIsNotNone(self.same(rows + b"5000,x\n", copy, parent))
 
     def test_volatile_defaults(self):
-        """Evaluated for every row; several sequences, each drawn from in order."""
+        """Volatile defaults are evaluated for every row; several sequences are each drawn from in order."""
         rows = b"".join(b"%d,x\n" % i for i in range(2500))
         copy = "COPY t (a, b) FROM {} WITH (FORMAT csv)"
         self.assertIsNone(self.same(rows, copy, "CREATE TABLE t (a int, b text, c float8 DEFAULT random() * 0, d serial, e bigserial,"
@@ -187,7 +187,7 @@ class Insert(OnCluster):
         self.assertEqual(self.cluster.sql("SELECT count(DISTINCT u) FROM t"), "2500")
 
     def test_partitioned(self):
-        """Rows find their leaves: by hash, range and list, below other shapes, with errors."""
+        """Rows are routed to partitions by hash, range and list, also of another shape or level: rows and errors are stock COPY's."""
         rows = b"".join(b"%d,x%d\n" % (i, i % 5) for i in range(5000))
         copy = "COPY t (a, b) FROM {} WITH (FORMAT csv)"
         hashed = "CREATE TABLE t (a int, b text, c serial) PARTITION BY HASH (a);" + "".join(
@@ -215,7 +215,7 @@ class Insert(OnCluster):
         self.same(rows, copy, "CREATE TABLE p (a int, b text) PARTITION BY RANGE (a); CREATE TABLE t PARTITION OF p FOR VALUES FROM (0) TO (9999)".replace("CREATE TABLE p", "DROP TABLE IF EXISTS p CASCADE; CREATE TABLE p"))
 
     def test_memory_of_partitions(self):
-        """However often the rows of many partitions go in, it takes no more memory."""
+        """Loading more rows into many partitions needs no more memory."""
         self.cluster.sql("SET client_min_messages = error; DROP TABLE IF EXISTS t CASCADE; CREATE TABLE used (n serial, bytes bigint); CREATE TABLE t (a int) PARTITION BY HASH (a);"
                          + "".join(f"CREATE TABLE t{i} PARTITION OF t FOR VALUES WITH (MODULUS 64, REMAINDER {i});" for i in range(64)) +
                          "CREATE FUNCTION measure() RETURNS trigger LANGUAGE plpgsql AS"
@@ -227,7 +227,7 @@ class Insert(OnCluster):
         self.assertLess(int(growth), 50000)
 
     def test_left_to_stock(self):
-        """What is not covered is stock COPY's work, with its reason."""
+        """A statement that is not supported falls back to stock COPY with a reason; with pgsluice 'require', it fails."""
         before = (
             "CREATE OR REPLACE FUNCTION b() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.a := 7; RETURN NEW; END';"
             "CREATE TABLE t (a int, b text); CREATE TRIGGER b BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION b()"
@@ -244,7 +244,7 @@ class Insert(OnCluster):
 
     @unittest.skipUnless(MAJOR >= 17, "ON_ERROR came with 17")
     def test_on_error(self):
-        """Skipped records, their notices, their number, their limit."""
+        """ON_ERROR ignore skips the records that stock COPY skips, with its notices, counts and REJECT_LIMIT."""
         rows = b"".join(b"%d,x,%d,1\n" % (i, i) if i % 100 else b"%d,x,bad,1\n" % i for i in range(3000))
         ignore = CSV[:-1] + ", ON_ERROR ignore"
         notices = compare(self, self.cluster, TABLE, ignore + ")", rows, "SET client_min_messages = notice;")
@@ -255,12 +255,12 @@ class Insert(OnCluster):
         self.same(rows + b"1,x\n", ignore + ")")
         self.same(rows, CSV[:-1] + ", ON_ERROR stop)")
         self.same(b"1,2\n3,x\n", "COPY t (a, p) FROM {} WITH (FORMAT csv, ON_ERROR ignore)", "CREATE TABLE t (a int, p point)")
-        # What was skipped is not named by errors of the rows behind it.
+        # Errors of later rows do not name the skipped record.
         for column in ("int CHECK (a <> 2)", "int PRIMARY KEY"):
             for good in (b"1,x,2,1\n2,y,2,1\n2,z,2,1\n", b"1,x,2,1\n" + b",x,2,1\n" * 2000 + b"2,x,2,1\n" * 2):
                 self.assertNotIn("bad", self.same(b"0,x,bad,1\n" + good, ignore + ")", TABLE.replace("int", column, 1)))
-        # Unless there are none: the skipped record is the one that was read last when the rows go in. Some minor releases
-        # of 17 name its column in CONTEXT and some do not; compare() has seen that ours does as the server's own COPY.
+        # Unless there are none: then the skipped record is the last one read when the rows go in. Some minor releases of 17 name its column in
+        # CONTEXT and some do not; compare() has checked that the extension does as the server's own COPY.
         last = self.same(b"1,x,2,1\n1,y,2,1\n2,z,bad,1\n", ignore + ", LOG_VERBOSITY verbose)",
                          TABLE.replace("int", "int PRIMARY KEY", 1), "SET client_min_messages = notice;")
         self.assertRegex(last, 'skipping row .* "bad"(.|\n)*CONTEXT:  COPY t, line 2')
@@ -270,7 +270,7 @@ class Insert(OnCluster):
 
     @unittest.skipUnless(MAJOR >= 19, "set_null came with 19")
     def test_values_set_to_null(self):
-        """ON_ERROR set_null: the values, notices and their number, and where NULL may not be."""
+        """ON_ERROR set_null sets the values that stock COPY sets, with its notices and counts; where NULL is not allowed, errors are also stock COPY's."""
         rows = b"".join(b"%d,x,%d,1\n" % (i, i) if i % 100 else b"%d,x,bad,worse\n" % i for i in range(3000))
         option = CSV[:-1] + ", ON_ERROR set_null"
         notices = compare(self, self.cluster, TABLE, option + ")", rows, "SET client_min_messages = notice;")
@@ -288,7 +288,7 @@ class Insert(OnCluster):
 
     @unittest.skipUnless(MAJOR >= 19, "headers of several lines came with 19")
     def test_header_lines(self):
-        """As many as the statement says, quoted line ends within them or not, also more than there are."""
+        """HEADER with a number skips as many lines as stock COPY, also with quoted line ends, and if there are fewer lines."""
         for head, rows in ((b"what this is\na,b,c,d\n", b"1,x,1,1\n2,y,2,2\n"), (b'"two\nlines"\r\nanother\r\n', b"1,x,1,1\r\n"),
                            (b"w" * 5_000_000 + b"\na,b\n", b"1,x,1,1\n" * 1000)):
             for count in (0, 1, 2, 3, 2000):
@@ -298,7 +298,7 @@ class Insert(OnCluster):
         self.same(b"a,b,c,d\n1,x,1,1\n", CSV[:-1] + ", HEADER match)")
 
     def test_statement_option(self):
-        """The option decides without the setting, and against it."""
+        """The statement's option pgsluice overrides the setting, both ways."""
         self.cluster.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int)")
         path = self.cluster.file("input", b"1\n")
         last = "SELECT route FROM pgsluice.last_copy"
@@ -309,7 +309,7 @@ class Insert(OnCluster):
             self.cluster.sql(f"COPY t FROM '{path}' WITH (pgsluice 'maybe')")
 
     def test_privileges(self):
-        """The privileges of COPY and no more."""
+        """Exactly the privileges of COPY are needed."""
         self.cluster.sql(
             "DROP TABLE IF EXISTS t, s; CREATE TABLE t (a int, b text); CREATE TABLE s (a int);"
             "DROP ROLE IF EXISTS weak; CREATE ROLE weak LOGIN; GRANT INSERT (a) ON t TO weak"
@@ -324,7 +324,7 @@ class Insert(OnCluster):
         self.assertEqual(self.cluster.sql("SELECT count(*) FROM t"), "2")
 
     def test_freeze(self):
-        """FREEZE under exactly COPY's conditions."""
+        """FREEZE works under exactly COPY's conditions; rows are frozen and their page is all-visible."""
         path = self.cluster.file("input", b"1\n2\n")
         copy = f"COPY t FROM '{path}' WITH (FREEZE)"
         for setting in ("off", "on"):

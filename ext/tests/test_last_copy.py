@@ -1,4 +1,4 @@
-"""What `pgsluice.last_copy` and DEBUG1 say of a load."""
+"""What `pgsluice.last_copy` and DEBUG1 messages report about a load."""
 
 import unittest
 
@@ -10,7 +10,7 @@ TABLE = "DROP TABLE IF EXISTS t; CREATE TABLE t (a int PRIMARY KEY, b text, p po
 
 
 class LastCopy(OnCluster):
-    """Each field against what is known of the load."""
+    """Each field, compared with what is known about the load."""
 
     prepared = "CREATE ROLE reader"
 
@@ -20,7 +20,7 @@ class LastCopy(OnCluster):
         return self.sql(f"{TABLE} SET pgsluice.copy = on; {before} {copy.format(path)}; {after} SELECT {columns} FROM pgsluice.last_copy")
 
     def test_fields(self):
-        """Relation, route, rows, bytes, workers, values of the server, times of the phases, WAL."""
+        """last_copy shows the relation, route, rows, bytes, workers, values read by the server, times of the phases, and WAL."""
         self.assertEqual(self.sql("SELECT count(*) FROM pgsluice.last_copy"), "0")
         self.assertEqual(self.ask("", "relation, rows, rows_by_server, values_by_server + values_by_workers, bytes, workers, rejected, duplicates_skipped,"
                                   " duplicates_replaced, fell_back_because IS NULL"), f"t|{ROWS}|0|{ROWS}|{len(DATA)}|0|0|0|0|t")
@@ -33,7 +33,7 @@ class LastCopy(OnCluster):
         self.assertEqual(self.ask("", "rows, bytes, route", file=DATA[:DATA.index(b"\n") + 1]), "1|24|insert")
 
     def test_fall_back(self):
-        """The reason, stock COPY's route; who asks for nothing changes nothing; DEBUG1 says the same of both."""
+        """A fallback shows its reason and stock COPY's route; a COPY with the setting off changes nothing. DEBUG1 reports the route, or the reason."""
         copy = "COPY t FROM '{}' WITH (FORMAT csv) WHERE random() >= 0"
         self.assertEqual(self.ask("", "relation, route, fell_back_because", copy=copy), "t|stock|the WHERE clause is volatile")
         self.assertEqual(self.ask("", "rows", "SET pgsluice.copy = off; COPY t FROM '/dev/null';"), str(ROWS))
@@ -45,15 +45,15 @@ class LastCopy(OnCluster):
 
 
 class Loading(unittest.TestCase):
-    """A session that has not loaded the library: SET pgsluice.copy = on is accepted there, and does nothing."""
+    """A session that has not loaded the library: SET pgsluice.copy = on is accepted, and has no effect."""
 
     def setUp(self):
-        """A server that loads nothing by itself."""
+        """A server that preloads no library."""
         self.server = Cluster(["session_preload_libraries = ''"])
         self.addCleanup(self.server.remove)
 
     def test_how_to_load_it(self):
-        """CREATE EXTENSION says by which command later sessions load it; the command does that, and keeps what was loaded before."""
+        """CREATE EXTENSION reports the command that makes later sessions load the library; the command does that, and keeps the libraries set before."""
         self.server.sql('CREATE DATABASE "SomeDb"; ALTER DATABASE "SomeDb" SET session_preload_libraries = \'auto_explain\'')
         with self.server.connect(database="SomeDb") as session:
             session.run("CREATE EXTENSION pgsluice; CREATE TABLE t (a int)")
@@ -69,7 +69,7 @@ class Loading(unittest.TestCase):
             self.assertEqual("".join(session.told), "")
 
     def test_why_there_is_no_row(self):
-        """The library was not loaded, nothing has run, or another user has run it."""
+        """If a view is empty, a message says why: the library was not loaded, nothing has run, or another user ran it."""
         self.server.sql("CREATE EXTENSION pgsluice; CREATE TABLE t (a int); CREATE ROLE plain LOGIN")
         with self.server.connect() as session:
             session.run("SET pgsluice.copy = on; COPY t FROM PROGRAM 'echo 1'")

@@ -1,8 +1,8 @@
 """Backends whose memory is limited: an ERROR, never the end of the server.
 
-Rust aborts the process when an allocation fails that cannot say so, and the postmaster then ends every session.
-Here a backend's address space is limited to what it has and a little more, with more at each try, until its COPY goes
-through: so memory runs out at one place after the other, in C and in the core.
+Rust aborts the process if an allocation fails that cannot report it, and the postmaster then ends every session. Here a
+backend's address space is limited to what it has and a little more, with more at each try, until its COPY succeeds. So
+memory runs out at one place after another, in C and in the core.
 """
 
 import os
@@ -16,10 +16,10 @@ from .cluster import Cluster, OnCluster, Refused, wait_until
 
 MEMORY = "53200: out of memory"
 STEP = 300 << 10
-PLAN = 13 << 20  # what is needed whatever the data is
-LONG = 1_000_000  # bytes of a field; a longer record is stock COPY's to read
+PLAN = 13 << 20  # needed whatever the data is
+LONG = 1_000_000  # bytes of a field; stock COPY reads longer records
 
-# What one row of a column of the type takes memory for.
+# For each column type, a row for which the core allocates memory.
 VALUES = {
     "bytea": "\\x" + "0f" * (LONG // 2),
     "bytea /* escaped */": "a\\\\\\001" * (LONG // 7),
@@ -33,7 +33,7 @@ VALUES = {
 }
 
 
-# Sets limits as the servers' user, who may do so where even root may not.
+# Sets limits as the servers' user, who may do so even where root may not.
 LIMITER = "while read pid bytes; do prlimit --pid $pid --as=$bytes: || exit; echo; done"
 
 
@@ -43,7 +43,7 @@ def address_space(pid):
 
 
 class Memory(unittest.TestCase):
-    """One server; in each test a session that does nothing must live through everything."""
+    """One server; in each test an idle session must survive."""
 
     @classmethod
     def setUpClass(cls):
@@ -55,15 +55,15 @@ class Memory(unittest.TestCase):
         cls.addClassCleanup(cls.limiter.communicate)
 
     def limit(self, session, more=None):
-        """Lets a session's process have so many bytes more than it has, or as many as it likes."""
+        """Limits a session's process to this many bytes more than it has; None: no limit."""
         limit = "unlimited" if more is None else address_space(session.pid) + more
         print(session.pid, limit, file=self.limiter.stdin, flush=True)
         self.assertEqual(self.limiter.stdout.readline(), "\n")
 
     def until_it_goes(self, before, copy, after, least=0, step=STEP):
-        """Runs `copy` in fresh sessions with ever more memory until it goes; gives how often it was refused.
+        """Runs `copy` in new sessions with ever more memory until it succeeds; returns how often it failed.
 
-        `before` has run by then, so that catalogs are read. After a refusal the same session runs `after`.
+        `before` runs first, so that catalogs are cached. After an error, the same session runs `after`.
         """
         bystander = self.enterContext(self.cluster.connect())
         for tries in range(100):
@@ -82,7 +82,8 @@ class Memory(unittest.TestCase):
         return self.fail(f"never goes: {copy}")
 
     def test_long_fields(self):
-        """A field of megabytes of every type that the core takes memory for."""
+        """For a field of about 1 MB of every type that the core allocates memory for, COPY fails with "out of memory"
+        until it has enough; session and server go on."""
         good = self.cluster.file("good", b"0,\n")
         for column, value in VALUES.items():
             with self.subTest(column=column):
@@ -90,7 +91,7 @@ class Memory(unittest.TestCase):
                 self.cluster.sql(f"DROP TABLE IF EXISTS t; CREATE TABLE t (id int, v {column.split(' /')[0]})")
                 self.cluster.sql(f"COPY t FROM '{path}' WITH (FORMAT csv, pgsluice 'off')")
                 expected = self.cluster.sql("SELECT md5(v::text) FROM t; TRUNCATE t")
-                # Before it, stock COPY: what the core frees is not given back, and would be there.
+                # Stock COPY comes first: memory that the core frees is not returned to the system, and would be there.
                 stock, ours = (f"WITH (FORMAT csv, pgsluice '{way}', workers 0)" for way in ("off", "require"))
                 refused = self.until_it_goes(f"COPY t FROM '{good}' {stock}", f"COPY t FROM '{path}' {ours}",
                                              f"COPY t FROM '{good}' {ours}", 0 if column == "bytea" else PLAN)
@@ -98,7 +99,7 @@ class Memory(unittest.TestCase):
                 self.assertEqual(self.cluster.sql("SELECT md5(v::text) FROM t WHERE id = 1"), expected)
 
     def test_indexes(self):
-        """Entries that are sorted: for an index that others can reach, for a new table's, for CREATE INDEX."""
+        """If memory runs out while entries are sorted, for a live table, a private one or CREATE INDEX, the statement fails, and the session goes on."""
         rows = self.cluster.file("rows", "".join(f"{n},{n * 7919 % 20_000:040}\n" for n in range(20_000)).encode())
         good = self.cluster.file("good", b"-1,\n")
         stock, ours = (f"WITH (FORMAT csv, pgsluice '{way}', workers 0)" for way in ("off", "require"))
@@ -119,7 +120,7 @@ class Memory(unittest.TestCase):
                 self.cluster.sql(undo)
 
     def test_subtransactions(self):
-        """Memory that runs out while records are rejected, duplicates replaced or indexes built: nothing of the load stays, and the session goes on."""
+        """If memory runs out while records are rejected, duplicates replaced or indexes built, no row of the load is kept, and the session goes on."""
         lines = [f"{n},{n * 7919 % 20_000:0200}\n" for n in range(20_000)]
         lines[50::100] = [f"{n},bad\n" for n in range(50, 20_000, 100)]
         rows = self.cluster.file("rows", "".join(lines).encode())
@@ -138,7 +139,7 @@ class Memory(unittest.TestCase):
                 self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "19800\n200" if name == "rejected" else "20000\n0")
 
     def test_failed_loads_leave_nothing(self):
-        """What the core has taken is given back when a COPY fails: a session of many such does not grow."""
+        """A failed COPY gives the core's memory back: 80 more of them, and 80 private ones, grow a session by less than 4 MB."""
         bad = self.cluster.file("rows", b"".join(b"%d,\\x%08x\n" % (n, n) for n in range(3000)) + b"x,\\x\n")
         self.cluster.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (id int, v bytea); CREATE INDEX ON t (id)")
         with self.cluster.connect(stops=False) as session:
@@ -154,7 +155,7 @@ class Memory(unittest.TestCase):
 
 
 class Shown(OnCluster):
-    """The core's large buffers are in a memory context, which the server shows; after the load they are gone."""
+    """The core's large buffers are in a memory context that the server shows; after the load, they are gone."""
 
     CONTEXT = "pgsluice core"
     ROWS = 400_000
@@ -169,16 +170,16 @@ class Shown(OnCluster):
         self.addCleanup(self.gate.touch)
 
     def copy(self, more="", workers=0):
-        """A load that stands still in its middle until the gate is there."""
+        """A load that pauses in its middle until the gate file exists."""
         return (f"COPY t FROM PROGRAM 'cat {self.first}; while [ -e {self.first} ] && ! [ -e {self.gate} ]; do sleep 0.05; done; cat {self.second}{more}'"
                 f" WITH (FORMAT csv, pgsluice 'require', workers {workers})")
 
     def held(self, session):
-        """Bytes that a session's core holds between two statements, as the server counts them."""
+        """Bytes that a session's core holds between two statements, as counted by the server."""
         return int(session.run(f"SELECT sum(total_bytes) FROM pg_backend_memory_contexts WHERE name = '{self.CONTEXT}'"))
 
     def in_the_middle(self, copy):
-        """Bytes in the middle of the load, as the backend writes them to the server's log; then the load goes on."""
+        """Bytes in the middle of the load, as the backend logs them; then lets the load go on."""
         process = subprocess.Popen(self.cluster.command("-c", copy), stderr=subprocess.PIPE, text=True)
         self.assertTrue(wait_until(lambda: self.sql(f"SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed > {self.ROWS // 2}")))
         self.sql("SELECT pg_log_backend_memory_contexts(pid) FROM pg_stat_progress_copy")
@@ -189,7 +190,7 @@ class Shown(OnCluster):
         return int(shown[-1]) if shown else 0, said
 
     def test_in_the_middle(self):
-        """The keys of a live table's index, a word and a row's place each, and at most twice that where they grow."""
+        """In the middle of a load, the context holds the keys of a live table's index, a word and a TID each, in at most twice that size."""
         keyed, said = self.in_the_middle(self.copy())
         self.assertEqual(said, "")
         self.sql("DROP INDEX t_a_idx")
@@ -199,7 +200,7 @@ class Shown(OnCluster):
         self.assertLess(keyed - plain, 2 * 16 * self.ROWS)
 
     def test_gone(self):
-        """After a load that ends well, by an error of the data, or by a cancel."""
+        """After a load that succeeds, fails on its data or is cancelled, the context is as small as before."""
         with self.cluster.connect(stops=False) as session:
             session.run("SET pgsluice.copy = on; COPY t FROM PROGRAM 'echo 1,a' WITH (FORMAT csv, workers 0)")
             little = self.held(session)
@@ -214,7 +215,7 @@ class Shown(OnCluster):
             self.gate.unlink()
             session.told.clear()
             session.run("SET statement_timeout = '4s'")
-            # The cancel is served when the program goes on; then it is due.
+            # The cancel is handled when the program goes on.
             session.run(self.copy().replace("sleep 0.05", f"sleep 5; touch {self.gate}"))
             self.assertIn("57014", "".join(session.told))
             self.assertEqual(self.held(session), little)

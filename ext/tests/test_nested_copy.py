@@ -1,4 +1,4 @@
-"""A COPY that a function of another COPY runs: each does its work, and what the session shows is the outer one."""
+"""A COPY that a function of another COPY runs: both complete, and last_copy shows the outer one."""
 
 import unittest
 
@@ -10,7 +10,7 @@ SHOWN = "SELECT relation, rows, bytes, route, indexes, fell_back_because FROM pg
 
 
 class NestedCopy(OnCluster):
-    """The CHECK of a domain runs a COPY when row 12345 comes. With `rejects_to`, since without it such a load is stock COPY's."""
+    """The CHECK of a domain runs a COPY at row 12345. The outer load has `rejects_to`: without it, such a load falls back to stock COPY."""
 
     prepared = (
         "CREATE TABLE other (n int PRIMARY KEY, x text); CREATE INDEX other_x ON other (x);"
@@ -19,7 +19,7 @@ class NestedCopy(OnCluster):
     )
 
     def load(self, inner, private):
-        """What is said of a load whose CHECK runs this, and what is in both tables."""
+        """Runs a load whose CHECK runs `inner`; returns last_copy and the contents of both tables."""
         path = self.cluster.file("outer", b"".join(b"%d,%d %s,%d\n" % (i, i * 7919 % ROWS, b"wide" * 25, i) for i in range(ROWS)))
         self.sql("TRUNCATE t, other; CREATE OR REPLACE FUNCTION also(a int) RETURNS bool LANGUAGE plpgsql AS"
                  f" $$ BEGIN IF a = 12345 THEN {inner} END IF; RETURN true; END $$")
@@ -29,7 +29,7 @@ class NestedCopy(OnCluster):
                         "SET enable_seqscan = off; SELECT count(*) FROM t WHERE b = '5 ' || repeat('wide', 25); SELECT count(*), count(x) FROM other").split("\n")
 
     def test_what_is_shown(self):
-        """By ours, by stock COPY, refused: the outer load is what it is without."""
+        """An inner COPY by the extension, by stock COPY, or one that fails leaves the outer load and its last_copy as they are without it."""
         path = self.cluster.file("inner", b"".join(b"%d,of the inner one\n" % i for i in range(3000)))
         wrong = self.cluster.file("wrong", b"".join(b"%d,of the inner one\n" % (i % 2000) for i in range(3000)))
         copy = f"COPY other FROM '{path}' WITH (FORMAT csv{{}})"
@@ -43,7 +43,7 @@ class NestedCopy(OnCluster):
                     self.assertEqual(self.load(inner, private), [*wanted, f"{rows}|{rows}"])
 
     def test_in_the_middle_of_a_record(self):
-        """The input function of a binary record's first value runs one; the record goes on in bytes that are not read yet."""
+        """The input function of a binary record's first value runs a COPY before the record's other bytes are read: both COPYs are complete."""
         path = self.cluster.file("few", b"1,x\n2,y\n")
         out = self.cluster.file("out", b"")
         out.chmod(0o666)
@@ -58,7 +58,7 @@ class NestedCopy(OnCluster):
 
 
     def test_a_check_that_looks(self):
-        """A volatile CHECK looks for earlier rows of the load through an index, and finds them as in stock COPY."""
+        """A volatile CHECK finds earlier rows of the load by an index, so that error and line are stock COPY's, in live, private and locked tables."""
         lines = [b"%d,%d,%s\n" % (i, i * 7, b"wide" * 50) for i in range(12000)]
         lines[11900] = b"11900,70000,again\n"
         path = self.cluster.file("input", b"".join(lines))

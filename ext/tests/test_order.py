@@ -1,4 +1,4 @@
-"""Rows lie in the table in the order of the data: on every route, with any number of workers."""
+"""Rows are stored in the order of the data: on every route, with any number of workers."""
 
 import functools
 import struct
@@ -11,7 +11,7 @@ CSV = "COPY t (a, b) FROM {} WITH (FORMAT csv{})"
 TEXT = "COPY t (a, b) FROM {} WITH (FORMAT text{})"
 BINARY = "COPY t (a, b) FROM {} WITH (FORMAT binary{})"
 TABLE = "CREATE TABLE t (a int, b text)"
-# A value of this type is the server's to read.
+# The server reads values of this type.
 ASKED = "DROP DOMAIN IF EXISTS small CASCADE; CREATE DOMAIN small AS int CHECK (VALUE % 1000 <> -1)"
 RANDOM_WIDTHS = (5, 20, 100, 47, 310, 3, 900, 61, 150, 1700)
 
@@ -23,12 +23,12 @@ WHOLE = "SELECT count(*), sum(hashtext(t::text)::numeric) FROM t"
 
 @functools.cache
 def lines(size, separator=",", wide=0, blank=0):
-    """So many bytes of rows, one in `wide` of them out of line, one in `blank` with nothing for a number."""
+    """Rows of this size in all; one in `wide` has an out-of-line value, one in `blank` an empty one."""
     out, total, i = [], 0, 0
     while total < size:
         text = "x" * RANDOM_WIDTHS[i * 7 % 11 % 10]
         if wide and i % wide == wide - 1:
-            # It does not compress.
+            # This does not compress.
             text = "".join(chr(33 + (i * k * k + k) % 90) for k in range(9000)).replace(",", "y").replace('"', "z").replace("\\", "z")
         if blank and i % blank == blank - 1:
             text = ""
@@ -40,7 +40,7 @@ def lines(size, separator=",", wide=0, blank=0):
 
 @functools.cache
 def tuples(size):
-    """The same in COPY's binary format."""
+    """The same rows in COPY's binary format."""
     out = [b"PGCOPY\n\xff\r\n\0" + struct.pack("!ii", 0, 0)]
     for line in lines(size).splitlines():
         number, text = line.split(b",")
@@ -49,15 +49,15 @@ def tuples(size):
 
 
 class Order(OnCluster):
-    """No row before one that it comes after."""
+    """No row is stored before one that it follows in the data."""
 
     def stock(self, table, copy, data):
-        """What stock COPY leaves."""
+        """The number and sum of rows that stock COPY leaves."""
         path = self.cluster.file("input", data)
         return self.cluster.sql(f"SET client_min_messages = error; DROP TABLE IF EXISTS t CASCADE; {table}; SET pgsluice.copy = off; {copy.format(repr(str(path)), '')}; {WHOLE}")
 
     def ordered(self, table=TABLE, copy=CSV, data=None, workers=(0, 1, 2, 4), before="", tables=("t",), options="", by_stock=True):
-        """Loads with default settings and with so many workers, from the first byte on."""
+        """Loads with default settings and with each number of workers, from the first byte on: rows are in order and those of stock COPY."""
         data = data or lines(1 << 20)
         path = self.cluster.file("input", data)
         stock = self.stock(table, copy, data) if by_stock else None
@@ -72,7 +72,7 @@ class Order(OnCluster):
                     self.assertEqual(found[0], stock.strip())
 
     def test_sizes(self):
-        """From ten rows to more than what is loaded before workers start."""
+        """Loads of 500 bytes to 6.5 MB, below and above what is loaded before workers start: rows are in order."""
         self.ordered(data=lines(500))
         self.ordered(data=lines(50_000))
         self.ordered(data=lines(600_000))
@@ -80,12 +80,12 @@ class Order(OnCluster):
         self.ordered(data=lines(6_500_000), workers=(2,))
 
     def test_formats(self):
-        """Text and FORMAT binary."""
+        """In text and binary format, rows are in order."""
         self.ordered(copy=TEXT, data=lines(1 << 20, "\t"), workers=(2,))
         self.ordered(copy=BINARY, data=tuples(1 << 20), workers=(2,))
 
     def test_routes(self):
-        """Around the buffer cache, with keys and indexes, with a sequence, for rows that are checked, filtered and computed."""
+        """On the fresh route, with keys and indexes, a sequence, CHECK, WHERE, generated columns and a fillfactor, rows are in order."""
         self.ordered(TABLE.replace("TABLE", "UNLOGGED TABLE"), before="BEGIN; TRUNCATE t;", workers=(0, 2))
         self.ordered(TABLE + "; CREATE INDEX ON t (b); CREATE UNIQUE INDEX ON t (a)", workers=(0, 2))
         self.ordered(TABLE + "; CREATE INDEX ON t (b); CREATE UNIQUE INDEX ON t (a)", workers=(0, 2), before="BEGIN; TRUNCATE t;")
@@ -95,7 +95,7 @@ class Order(OnCluster):
         self.ordered(TABLE + " WITH (fillfactor = 40)", workers=(0, 2))
 
     def test_rows_outside_of_pages(self):
-        """Values out of line and values that the server reads, now and then and often; with indexes too."""
+        """With out-of-line values and values that the server reads, rare or frequent, with indexes, too, rows are in order."""
         for often in (3, 200):
             wide = lines(2 << 20, wide=often)
             self.ordered(data=wide, workers=(0, 2))
@@ -104,13 +104,13 @@ class Order(OnCluster):
         self.ordered("CREATE TABLE t (a int, b tsvector)", data=lines(1 << 20), workers=(0, 2))
 
     def test_partitions(self):
-        """Each leaf has its rows in their order."""
+        """Each partition has its rows in order."""
         self.ordered("CREATE TABLE t (a int, b text) PARTITION BY HASH (a);"
                      + ";".join(f"CREATE TABLE t{n} PARTITION OF t FOR VALUES WITH (MODULUS 3, REMAINDER {n})" for n in range(3)),
                      workers=(0, 2), tables=("t0", "t1", "t2"))
 
     def test_rejects_and_duplicates(self):
-        """What is left of the data when some rows are kept elsewhere or skipped."""
+        """If some rows are rejected or skipped, the others are in order."""
         data = lines(300_000).replace(b"\n77,", b"\nno number,")
         kept = "DROP TABLE IF EXISTS bad; CREATE TABLE bad (LIKE pgsluice.reject)"
         self.ordered(f"{kept}; {TABLE}", data=data, options=", rejects_to 'bad'", by_stock=False)
@@ -118,7 +118,7 @@ class Order(OnCluster):
         self.ordered("CREATE TABLE t (a int PRIMARY KEY, b text)", data=twice, options=", on_duplicate 'skip'", by_stock=False)
 
     def test_small_pieces(self):
-        """A client that sends a few bytes at a time."""
+        """If a client sends 7 kB at a time, rows are in order."""
         data = lines(2_000_000)
         for count in (0, 2):
             self.cluster.sql(f"DROP TABLE IF EXISTS t CASCADE; {TABLE}")
@@ -131,7 +131,7 @@ class Order(OnCluster):
             self.assertEqual(self.cluster.sql(DISORDER.format("t", "")), "0")
 
     def test_again_after_vacuum(self):
-        """What VACUUM tells the free space map of pages' ends, and of pages left part-filled, is no room for the next load."""
+        """After VACUUM has recorded the ends of pages and part-filled pages in the free space map, the next load does not fill them: its rows are in order."""
         self.cluster.sql(f"DROP TABLE IF EXISTS t CASCADE; {TABLE}")
         path = self.cluster.file("input", lines(1_500_000))
         for count in (2, 0, 2, 0):
@@ -140,7 +140,7 @@ class Order(OnCluster):
         self.assertEqual(self.cluster.sql(BY_LOAD), "0")
 
     def test_two_at_once(self):
-        """Loads into one table leave each one's rows in their order, and no blocks that nobody finds."""
+        """If four loads into one table run at once, each one's rows are in order."""
         server = self.cluster
         server.sql("DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (a int, b text)")
         path = server.file("input", lines(600_000))

@@ -1,4 +1,4 @@
-"""Other libraries' hooks, loaded before and after; every way of loading pgsluice."""
+"""Other libraries' hooks, loaded before and after pgsluice; every way of loading it."""
 
 import re
 import unittest
@@ -14,7 +14,7 @@ class OtherLibraries(unittest.TestCase):
     """pg_stat_statements and auto_explain in either order."""
 
     def watched(self, shared, session, route):
-        """Loads three times; gives what pg_stat_statements has counted."""
+        """Loads three times; returns what pg_stat_statements has counted."""
         server = Cluster([f"shared_preload_libraries = '{shared}'", f"session_preload_libraries = '{session}'",
                           "auto_explain.log_min_duration = 0"])
         self.addCleanup(server.remove)
@@ -30,19 +30,19 @@ class OtherLibraries(unittest.TestCase):
         return server.sql(WATCH)
 
     def test_pgsluice_first(self):
-        """It is the innermost hook."""
+        """If pgsluice is loaded first, its hook is the innermost: pg_stat_statements counts each COPY and its rows."""
         self.assertEqual(self.watched("pgsluice, pg_stat_statements, auto_explain", "", "insert"), "3|3000")
 
     def test_pgsluice_last(self):
-        """Its work is done inside of the others' hooks."""
+        """If pgsluice is loaded last, it works inside the others' hooks: pg_stat_statements counts each COPY and its rows."""
         self.assertEqual(self.watched("pg_stat_statements, auto_explain, pgsluice", "", "insert"), "3|3000")
 
     def test_per_session(self):
-        """session_preload_libraries come after the shared ones."""
+        """In session_preload_libraries, pgsluice is loaded after the shared ones: pg_stat_statements counts each COPY and its rows."""
         self.assertEqual(self.watched("pg_stat_statements", "auto_explain, pgsluice", "insert"), "3|3000")
 
     def test_an_index_by_workers(self):
-        """What workers read and write for an index is counted as the statement's."""
+        """pg_stat_statements counts what workers read and write for an index as the statement's."""
         server = Cluster(["shared_preload_libraries = 'pgsluice, pg_stat_statements'", "wal_level = replica",
                           "max_worker_processes = 8", "max_parallel_workers = 8", "max_parallel_maintenance_workers = 1"])
         self.addCleanup(server.remove)
@@ -54,7 +54,7 @@ class OtherLibraries(unittest.TestCase):
                                     "pg_relation_size('t') / 8192 FROM pg_stat_statements WHERE query LIKE 'CREATE INDEX %'"), "t|t")
 
     def test_without_the_extension(self):
-        """Then stock COPY does it; by hand, the function refuses."""
+        """Before CREATE EXTENSION, pgsluice 'require' fails with a message; after it, it works. Calling pgsluice.inside() by hand is an error."""
         server = Cluster(["shared_preload_libraries = 'pg_stat_statements'", "session_preload_libraries = ''"])
         self.addCleanup(server.remove)
         server.sql("CREATE TABLE t (a int, b text)")
@@ -69,7 +69,7 @@ class OtherLibraries(unittest.TestCase):
 
 
 class Neighbour(unittest.TestCase):
-    """Beside tests/neighbour.c, which has to have seen each statement that it is asked about, and forbids programs and a role."""
+    """With the library tests/neighbour.c, which must have seen each statement that it is asked about, and forbids programs and COPY to one role."""
 
     def server(self, shared, session, *settings):
         """A server that loads these libraries."""
@@ -82,13 +82,13 @@ class Neighbour(unittest.TestCase):
         return server
 
     def asked(self, server, copy, setting):
-        """How often it is asked about this COPY, what is refused, and how it was done."""
+        """How often the library is asked about this COPY, the errors, and the route or the reason to fall back."""
         said, told = server.session(f"SET client_min_messages = debug1; SET pgsluice.copy = {setting};\n{copy};\nRESET client_min_messages;\n"
                                     "SELECT coalesce(fell_back_because, route) FROM pgsluice.last_copy")
         return (told.count("the neighbour is asked"), re.findall(r"ERROR: .*", told)), said
 
     def check(self, server, done):
-        """COPYs that are done like this, or are left to stock: it is asked as often as by stock, and its refusals stand."""
+        """COPYs that take this route or fall back: the library is asked as often as with stock COPY, and its errors stand."""
         path = server.file("rows", b"".join(b"%d,x\n" % i for i in range(1000)))
         for copy, way in ((f"COPY t FROM '{path}' CSV", done("insert")),
                           (f"COPY v (a, b) FROM '{path}' CSV", done("a column has a volatile default")),
@@ -103,7 +103,7 @@ class Neighbour(unittest.TestCase):
         self.assertEqual(server.sql("SELECT count(*) FROM t; SELECT count(*) FROM v"), "4000\n2000")
 
     def check_barred(self, server):
-        """A role that the other library forbids COPY to cannot COPY, whatever the statement or the session asks for."""
+        """A role to which the other library forbids COPY cannot COPY, whatever options the statement or session sets."""
         for options in ("", "WITH (pgsluice 'on')", "WITH (pgsluice 'require')", "WITH (workers 1)", "WITH (rejects_to 'bad')", "WITH (lock 'exclusive')"):
             with self.assertRaises(Refused, msg=options), server.connect(user="barred") as session:
                 session.run(f"SET pgsluice.copy = on; COPY t FROM '/dev/null' {options}")
@@ -112,7 +112,8 @@ class Neighbour(unittest.TestCase):
         self.assertIn('the neighbour forbids COPY to role "barred"', str(refused.exception))
 
     def test_it_came_first(self):
-        """Whatever the statement asks for, stock COPY does the work, so that the other library sees it."""
+        """If the other library was loaded first, stock COPY does the work, so that the library sees it; options that
+        stock COPY lacks are errors. Only superusers set harmless_hooks."""
         server = self.server("neighbour", "pgsluice")
         reason = 'library "neighbour" was loaded before pgsluice and is not in pgsluice.harmless_hooks'
         self.check(server, lambda way: reason)
@@ -126,7 +127,7 @@ class Neighbour(unittest.TestCase):
         self.assertIn("permission denied to set parameter", str(refused.exception))
 
     def test_one_behind_a_harmless_one(self):
-        """The chain shows its first hook alone: a library behind that one counts as the owner of a hook."""
+        """Only the first hook of a chain can be seen, so a library loaded before a harmless one counts as the owner of a hook: stock COPY does the work."""
         if not clusters.has("pg_stat_statements"):
             return
         server = self.server("neighbour, pg_stat_statements", "pgsluice")
@@ -134,7 +135,8 @@ class Neighbour(unittest.TestCase):
         self.check_barred(server)
 
     def test_it_came_first_and_is_listed(self):
-        """Listed as harmless, it sees a CALL and is asked within that."""
+        """A library listed as harmless sees a CALL, and is asked within it. Without EXECUTE on pgsluice.inside(),
+        COPY falls back, and pgsluice 'require' fails."""
         server = self.server("neighbour", "pgsluice", "pgsluice.harmless_hooks = 'neighbour'")
         path = server.file("rows", b"".join(b"%d,x\n" % i for i in range(1000)))
         self.assertEqual(*(self.asked(server, f"COPY t FROM '{path}' CSV", setting)[0] for setting in ("off", "on")))
@@ -149,7 +151,7 @@ class Neighbour(unittest.TestCase):
         self.assertEqual(server.sql("SELECT count(*) FROM t"), "2003")
 
     def test_one_that_swallows_the_copy(self):
-        """A library that is listed as harmless, and executes nothing: an error, not a success without rows."""
+        """If a library listed as harmless does not execute the CALL, the COPY is an error, and not a success without rows."""
         server = self.server("neighbour", "pgsluice", "pgsluice.harmless_hooks = 'neighbour'", "neighbour.swallows_call = on")
         with self.assertRaises(Refused) as refused:
             server.sql("SET pgsluice.copy = on; COPY t FROM STDIN", b"1\tx\n")
@@ -159,7 +161,7 @@ class Neighbour(unittest.TestCase):
         self.assertEqual(server.sql("SELECT count(*) FROM t"), "1")
 
     def test_it_came_last(self):
-        """It sees the COPY, also when the extension's objects are gone."""
+        """A library loaded after pgsluice sees the COPY, even if the extension's objects have been dropped."""
         server = self.server("pgsluice, neighbour", "")
         self.check(server, lambda way: way)
         self.check_barred(server)

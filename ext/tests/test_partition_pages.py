@@ -1,4 +1,4 @@
-"""COPY into partitions by whole pages: the rows, their places and errors are those of stock COPY."""
+"""COPY into partitions by whole pages: rows, their order and errors are those of stock COPY."""
 
 import random
 import subprocess
@@ -15,7 +15,7 @@ HASHED = ("DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (a bigint {key}, day i
 BARE, KEYED = HASHED.format(key=""), HASHED.format(key="PRIMARY KEY") + "CREATE INDEX t_b ON t (b COLLATE \"C\");"
 RANGED = ("DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (a bigint, day int, b text) PARTITION BY RANGE (day);"
           + "".join(f"CREATE TABLE t{n} PARTITION OF t FOR VALUES FROM ({100 * n}) TO ({100 * n + 100});" for n in range(10)))
-# Leaves of other shapes: columns in another order, dropped ones, a stricter constraint, a default, a generated column, room in each page, two levels.
+# Leaves of other shapes: columns in another order, dropped columns, a stricter constraint, another default, a fillfactor, two levels.
 SHAPES = ("DROP TABLE IF EXISTS t, s1, s2, s3 CASCADE; CREATE TABLE t (a bigint, x int, day int, b text, d text DEFAULT 'root') PARTITION BY LIST (day); ALTER TABLE t DROP x;"
           "CREATE TABLE s1 (b text, y int, d text DEFAULT 'leaf', day int, a bigint NOT NULL CHECK (a <> -77)); ALTER TABLE s1 DROP y; ALTER TABLE t ATTACH PARTITION s1 FOR VALUES IN (0, 1, 2);"
           "CREATE TABLE s2 PARTITION OF t FOR VALUES IN (3, 4) WITH (fillfactor = 40);"
@@ -37,10 +37,10 @@ def lines(count=ROWS, days=10, **how):
 
 
 class PartitionPages(LoadedTwice):
-    """The same loads by stock COPY and by ours."""
+    """Compares a load by stock COPY with one by the extension."""
 
     def load(self, path, setting, table=BARE, before="", after="", options="", where=""):
-        """What the COPY says, or what is in the table after it."""
+        """The COPY's error, or what is in the table after it."""
         return self.left_by(setting, "SET client_min_messages = error;" + table,
                             f"SET LOCAL client_min_messages = error; {before} {COPY.format(path, options if setting == 'on' else '')} {where}; {after}")
 
@@ -53,7 +53,7 @@ class PartitionPages(LoadedTwice):
         return self.sql(f"SET client_min_messages = error; {table}; SET pgsluice.copy = on; {COPY.format(path, options)}; SELECT route FROM pgsluice.last_copy").strip()
 
     def sound(self, cluster=None):
-        """amcheck of every partition and its indexes."""
+        """Runs amcheck on every partition and its indexes."""
         cluster = cluster or self.cluster
         if not has("amcheck"):
             return
@@ -64,7 +64,7 @@ class PartitionPages(LoadedTwice):
             check(cluster, index)
 
     def paged(self, given, table=BARE, **how):
-        """Both ways leave the same, with workers and without, and ours by whole pages, in the order of the data."""
+        """Both leave the same, with workers and without; the extension writes whole pages, in the order of the data."""
         for options in (", workers 0", ", workers 1"):
             self.same(given, table=table, options=options, **how)
             self.assertEqual(self.sql("SELECT count(*) FROM (SELECT a < lag(a) OVER (PARTITION BY tableoid ORDER BY ctid) AS back FROM t) _ WHERE back"), "0")
@@ -72,7 +72,7 @@ class PartitionPages(LoadedTwice):
             self.sound()
 
     def test_kinds_of_partitions(self):
-        """Hash, range and list, two levels, a default partition, leaves of other shapes, indexes on each."""
+        """Hash, range and list partitions, two levels, a default partition, leaves of other shapes, and indexes: whole pages hold stock COPY's rows in order."""
         self.paged(lines(), BARE)
         self.paged(lines(), KEYED)
         self.paged(lines(days=1000), RANGED)
@@ -80,7 +80,7 @@ class PartitionPages(LoadedTwice):
         self.paged(lines(), GENERATED)
 
     def test_values_of_every_kind(self):
-        """NULLs, values that the server reads, domains; a condition."""
+        """With NULLs, values that the server reads, domains and WHERE, whole pages hold stock COPY's rows in order."""
         table = ("DROP TABLE IF EXISTS t CASCADE; DROP DOMAIN IF EXISTS odd; CREATE DOMAIN odd AS text CHECK (VALUE <> 'no'); CREATE TABLE t (a bigint, day int, b {}) PARTITION BY LIST (day);"
                  "CREATE TABLE t0 PARTITION OF t FOR VALUES IN (0, 1, 2, NULL); CREATE TABLE t1 PARTITION OF t DEFAULT")
         given = [f"{n},{'' if n % 5 == 0 else n % 6},{'' if n % 7 == 0 else 'some words ' + str(n)}\n" for n in range(ROWS + 20000)]
@@ -89,7 +89,7 @@ class PartitionPages(LoadedTwice):
         self.paged(given, table.format("text"), where="WHERE a % 3 <> 1")
 
     def test_long_rows(self):
-        """Values out of line now and then and often: a leaf's rows keep their order."""
+        """With out-of-line values, rare or frequent, rows are stock COPY's, and partitions and indexes pass amcheck."""
         for often in (3, 700):
             given = [line(n, n % 10, word="long " * 600 if n % often == 0 else "short") for n in range(ROWS if often > 9 else 3000)]
             for table in (BARE, KEYED, SHAPES, GENERATED):
@@ -98,7 +98,8 @@ class PartitionPages(LoadedTwice):
                     self.sound()
 
     def test_many_partitions(self):
-        """More pages than the pool has, and more leaves than may have any; in the partitions' order, in no order, and from one to the other."""
+        """With more leaves than may have pages, and more pages than memory holds, rows are stock COPY's, whether they
+        come in the order of partitions, in none, or in both."""
         count = 1100
         table = ("DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (a bigint, day int, b text) PARTITION BY LIST (day);"
                  f"DO $$ BEGIN FOR n IN 0..{count - 1} LOOP EXECUTE format('CREATE TABLE t%s PARTITION OF t FOR VALUES IN (%s)', n, n); END LOOP; END $$;")
@@ -115,7 +116,7 @@ class PartitionPages(LoadedTwice):
         self.paged([line(n, (n * 7919 if n > 20000 else n // 300) % 80) for n in range(40000)], few + "ALTER TABLE t ADD PRIMARY KEY (a, day);")
 
     def test_few_buffers(self):
-        """A leaf keeps no buffer pinned when its rows are in: more leaves than the server has buffers."""
+        """A leaf keeps no buffer pinned once its rows are in: a load into more leaves than the server has buffers succeeds."""
         cluster = Cluster(["shared_buffers = 4MB", "max_locks_per_transaction = 256"])
         self.addCleanup(cluster.remove)
         cluster.sql("CREATE EXTENSION pgsluice; CREATE TABLE t (a bigint, day int, b text) PARTITION BY LIST (day);"
@@ -125,7 +126,7 @@ class PartitionPages(LoadedTwice):
         self.assertEqual(cluster.sql("SELECT count(*), count(DISTINCT tableoid) FROM t"), "40000|600")
 
     def test_room_in_a_partition(self):
-        """Where a leaf's table has room, its rows go there; another leaf gets pages."""
+        """If a leaf has free space, its rows go there; other leaves get new pages."""
         table = BARE + "INSERT INTO t SELECT n, 0, 'before ' || n FROM generate_series(-40000, -1) n; DELETE FROM t0 WHERE a % 3 <> 0"
         self.sql(table)
         self.sql("VACUUM t")
@@ -137,7 +138,7 @@ class PartitionPages(LoadedTwice):
         self.sound()
 
     def test_small_loads_fill_pages(self):
-        """What is left of a load goes where there is room: loads by pages take about as many blocks as stock COPY's."""
+        """Small loads fill free space: after five of them, partitions take at most 100 blocks more than with stock COPY."""
         path = self.cluster.file("input", "".join(lines(12000, days=1000, word="word " * 12)).encode())
         sizes = []
         for setting in ("off", "on"):
@@ -148,7 +149,8 @@ class PartitionPages(LoadedTwice):
         self.assertLess(sizes[1], sizes[0] + 2 * 10 * 5)
 
     def test_errors(self):
-        """A key that is there or twice, no partition, a leaf's constraint, a bad value: stock's words and line."""
+        """Duplicate keys, rows without a partition, a leaf's constraint, and bad values: error and line are stock
+        COPY's. ROLLBACK TO a savepoint leaves the same."""
         before = "INSERT INTO t VALUES (-5, 1, 'there');"
         for table, bad, code in ((KEYED, line(-5, 1), "23505"), (KEYED, line(17, 2), "23505"), (RANGED, line(1, 1000), "23514"), (SHAPES, line(-77, 1), "23514"),
                                  (SHAPES, ",2,none\n", "23502"), (BARE, "x,1,y\n", "22P02"), (BARE, "1,1\n", "22P04")):
@@ -160,7 +162,7 @@ class PartitionPages(LoadedTwice):
         self.same(lines(), table=KEYED, before="SAVEPOINT s;", after="ROLLBACK TO s;")
 
     def test_a_trigger_comes_to_light(self):
-        """The first row of a leaf with an AFTER ROW trigger comes late: what waits in pages goes in before."""
+        """The first row of a leaf with an AFTER ROW trigger comes late: rows that wait in pages go in before it, and the trigger's log is as with stock COPY."""
         table = (RANGED + "CREATE TABLE IF NOT EXISTS log (n serial, a bigint); TRUNCATE log; CREATE OR REPLACE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS"
                  " 'BEGIN INSERT INTO log (a) VALUES (NEW.a); RETURN NULL; END'; CREATE TRIGGER note AFTER INSERT ON t9 FOR EACH ROW EXECUTE FUNCTION note();")
         given = [line(n, n * 7919 % 900) for n in range(ROWS)] + lines(3000, days=1000)
@@ -171,7 +173,7 @@ class PartitionPages(LoadedTwice):
         self.assertEqual(*logs)
 
     def test_switches(self):
-        """The administrator turns it off: by the switch for pages of partitions, and by the one for pages at all."""
+        """With allow_partition_pages or allow_whole_pages off, a load into partitions takes the insert route."""
         path = self.cluster.file("input", "".join(lines()).encode())
         self.sql("SET client_min_messages = error;" + BARE)
         self.assertEqual(self.route(path), "append")
@@ -183,7 +185,7 @@ class PartitionPages(LoadedTwice):
             self.assertTrue(wait_until(lambda switch=switch: self.sql(f"LOAD 'pgsluice'; SHOW pgsluice.{switch}") == "on"))
 
     def test_killed(self):
-        """A server that is killed in the middle of a load has all of its rows after recovery, or none."""
+        """After a kill in the middle of a load, all of its rows are there or none, and partitions and indexes pass amcheck."""
         chance = random.Random(5)
         path = self.cluster.file("input", "".join(lines(5 * ROWS)).encode())
         self.sql("SET client_min_messages = error;" + KEYED)
@@ -198,7 +200,7 @@ class PartitionPages(LoadedTwice):
             self.sql("DELETE FROM t; VACUUM t")
 
     def test_standby(self):
-        """A standby, each page compared with the primary's (wal_consistency_checking); also loads that are taken back, into partitions that have rows."""
+        """A standby replays each page as on the primary (wal_consistency_checking), also for rolled-back loads and partitions with rows, and has the same rows."""
         primary = Cluster(["wal_level = replica", "wal_consistency_checking = 'all'", "wal_keep_size = 4GB"])
         self.addCleanup(primary.remove)
         primary.sql("SET client_min_messages = error; CREATE EXTENSION pgsluice;" + KEYED)

@@ -24,32 +24,32 @@ def row(n, word="row"):
 
 
 class Partitions(LoadedTwice):
-    """Loads by stock COPY and by ours."""
+    """Compares a load by stock COPY with one by the extension."""
 
     def load(self, path, setting, table=TABLE, before="", after="", options=""):
-        """What the COPY says, or what is in the table after it, by rows and by each index."""
+        """The COPY's error, or the answers by table scan and by each index after it."""
         return self.left_by(setting, "SET client_min_messages = error;" + table,
                             f"{before} {COPY.format(path, options if setting == 'on' else '')}; {after}")
 
     def answers(self):
-        """The rows of each partition, and what its indexes find."""
+        """The rows of each partition, and the rows that its indexes find."""
         said = [self.sql("SELECT tableoid::regclass, count(*), md5(string_agg(t::text, ',' ORDER BY a)) FROM t GROUP BY 1 ORDER BY 1")]
         for order in ("a", "day, a", "b COLLATE \"C\", a"):
             said.append(self.sql(f"SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT md5(string_agg(a::text, ',')) FROM (SELECT a FROM t ORDER BY {order}) _"))
         return said
 
     def checked(self):
-        """amcheck of the indexes of every partition."""
+        """Runs amcheck on the indexes of every partition."""
         for index in self.sql(LEAVES).split("\n"):
             check(self.cluster, index)
 
     def ways(self, path, options=""):
-        """Loads the file; how many entries of each index went in by each way."""
+        """Loads the file; returns how many entries of each index went in by each method."""
         said = self.sql(f"SET pgsluice.copy = on; {COPY.format(path, options)}; SELECT indexes FROM pgsluice.last_copy")
         return {index["index"]: index["rows"] for index in json.loads(said)}
 
     def test_many_at_a_time(self):
-        """Ascending keys go in by the page, other entries sorted; into empty partitions and behind rows that are there."""
+        """Into empty partitions and after existing rows, with workers and without, the load leaves stock COPY's rows, and its indexes answer the same."""
         lines = [row(n) for n in range(ROWS)]
         for table in (TABLE, FILLED):
             for options in (", workers 0", ", workers 2"):
@@ -57,7 +57,7 @@ class Partitions(LoadedTwice):
                 self.checked()
 
     def test_by_which_way(self):
-        """The view shows how many entries of each of the table's indexes went in by each way, of all partitions together."""
+        """last_copy shows how many entries of each of the table's indexes went in by each method, over all partitions."""
         self.sql(TABLE)
         ways = self.ways(self.cluster.file("input", "".join(row(n) for n in range(5 * ROWS)).encode()), ", workers 0")
         self.assertEqual(set(ways), {"t_pkey", "t_day", "t_b"})
@@ -67,7 +67,7 @@ class Partitions(LoadedTwice):
         self.assertEqual({sum(rows.values()) for rows in ways.values()}, {5 * ROWS})
 
     def test_keys_in_other_orders(self):
-        """Shuffled, descending, in batches; long and missing values."""
+        """Shuffled, descending and batched keys, long values and NULLs: rows are stock COPY's, and indexes answer the same."""
         lines = [row(n) for n in range(ROWS)]
         chance = random.Random(7)
         wide = [line if n % 500 else f"{n},,{'w' * 2600}\n" for n, line in enumerate(lines)]
@@ -76,7 +76,7 @@ class Partitions(LoadedTwice):
             self.checked()
 
     def test_refusals(self):
-        """A key that is there, or twice in the data; a value that cannot be read, or has no partition: stock's words and line."""
+        """Keys that are in the table or twice in the data, bad values, and rows without a partition: error and line are stock COPY's."""
         lines = [row(n) for n in range(ROWS)]
         for bad in (row(-5), row(17), row(15000), "x,1,y\n", f"{ROWS},1\n"):
             for at in (600, 20000):
@@ -100,7 +100,7 @@ class Partitions(LoadedTwice):
             self.assertEqual(*orders)
 
     def test_more_partitions_than_batches(self):
-        """Batches are closed and opened again, and with them what waits for their indexes."""
+        """With more partitions than batches, these are closed and opened again, with the entries that wait: rows are stock COPY's, and indexes answer the same."""
         table = "DROP TABLE IF EXISTS t; CREATE TABLE t (a bigint, day int, b text, PRIMARY KEY (a, day)) PARTITION BY LIST (day);" + "".join(
             f"CREATE TABLE t{n} PARTITION OF t FOR VALUES IN ({n});" for n in range(80)) + "CREATE INDEX t_b ON t (b COLLATE \"C\");"
         lines = [f"{n},{n // 300 if n % 2 else n * 7 % 80},{n * 31 % 9973}\n" for n in range(ROWS)]
@@ -108,7 +108,7 @@ class Partitions(LoadedTwice):
         self.checked()
 
     def test_indexes_of_one_partition(self):
-        """Those that the table does not have are kept up, and not shown."""
+        """Indexes that only one partition has get all entries, and are not shown in last_copy."""
         table = TABLE + "CREATE INDEX mine ON t2 (day, b COLLATE \"C\");"
         lines = [row(n) for n in range(ROWS)]
         self.same(lines, table=table)
@@ -121,7 +121,7 @@ class Killed(OnCluster):
     """The server is killed in the middle, at any moment."""
 
     def test_all_or_nothing(self):
-        """After recovery the rows of the load are all there or none, and every index is sound."""
+        """After recovery, all rows of the load are there or none, and every index passes amcheck."""
         chance = random.Random(11)
         path = self.cluster.file("input", "".join(row(n) for n in range(4 * ROWS)).encode())
         self.sql(FILLED)

@@ -1,4 +1,4 @@
-"""Types that only the server reads, read by workers: the same rows, refusals and messages."""
+"""Types that only the server reads, read by workers: the same rows, errors and messages."""
 
 import os
 import signal
@@ -28,14 +28,14 @@ TABLE = ("CREATE TABLE t (id serial, n int, p small, e email, c pair, x base, r 
          " k regtype, pt point, w tsvector, q numeric[], b text)")
 COLUMNS = "n, p, e, c, x, r, m, d, k, pt, w, q, b"
 COPY = f"COPY t ({COLUMNS}) FROM {{}} WITH (workers 2)"
-# Workers have come when the end of the data does: the leader reads the first MB alone.
+# Workers have started when the data ends: the leader alone reads the first MB.
 LATE = "PROGRAM $$head -c 1200000 {0}; sleep 0.1; tail -c +1200001 {0}$$ WITH (workers 2)"
-# The view's columns that tell who read what.
+# The view's columns that show who read values, and why.
 SAID = "SELECT values_by_workers > 0, leader_reads_because FROM pgsluice.last_copy"
 
 
 def row(i, **other):
-    """One row in COPY's text form."""
+    """One row in COPY's text format."""
     null = i % 11 == 3
     values = {
         "n": i, "p": "\\N" if null else i + 14, "e": "\\N" if i % 7 == 2 else f"u{i}@example.org",
@@ -58,17 +58,17 @@ class Readers(OnCluster):
     prepared = TYPES
 
     def same(self, data, copy=COPY, table=TABLE, setup=""):
-        """The refusal that both gave, or None; no worker is left."""
+        """Loads by both, and asserts equal outcomes and that no worker is left; returns the error, or None."""
         refusal = compare(self, self.cluster, table, copy, data, setup, ordered=False)
         self.assertTrue(wait_until(lambda: not workers(self.cluster)))
         return refusal
 
     def read_by_workers(self, table, copy, data, before="", after="", first=""):
-        """Loads until workers have come in time to read something; what the load printed, and what was said.
+        """Repeats a load until workers have read some of it; returns its output and messages.
 
-        With `first`, until they have come in time for that to be its first line.
+        With `first`, until the output begins with it, too.
 
-        They have twice the time at each attempt: the second half of the data comes later.
+        Each attempt gives workers twice the time: the second half of the data comes later.
         """
         half = data.index(b"\n", len(data) // 2) + 1
         paths = self.cluster.file("first", data[:half]), self.cluster.file("second", data[half:])
@@ -82,7 +82,7 @@ class Readers(OnCluster):
         self.fail(f"workers read nothing: {out} {err}")
 
     def why(self, table, copy, data, before=""):
-        """Why the leader reads by itself."""
+        """Why the leader reads the values itself."""
         path = self.cluster.file("input", data)
         said = self.cluster.sql(f"DROP TABLE IF EXISTS t; {table}; SET pgsluice.copy = on; {before}"
                                 f"{copy.format(repr(str(path)))}; {SAID}")
@@ -90,7 +90,7 @@ class Readers(OnCluster):
         return said[2:]
 
     def test_rows(self):
-        """All formats; a serial column between them; constraints, partitions and what else looks at rows."""
+        """In text, CSV and binary format, with a serial column, constraints, WHERE and partitions, rows are stock COPY's."""
         data = rows(6000)
         self.assertIsNone(self.same(data))
         self.assertIsNone(self.same(data, COPY + " WHERE n % 3 = 0", TABLE[:-1] +
@@ -108,7 +108,7 @@ class Readers(OnCluster):
             self.cluster.sql(f"DROP TABLE IF EXISTS t CASCADE; {TABLE}; COPY t ({COLUMNS}) FROM '{path}' WITH (FORMAT {form})")
 
     def test_workers_read(self):
-        """The view says how many values; what was loaded is whole."""
+        """last_copy shows that workers have read values, of citext and hstore, too; the loaded rows are complete."""
         out, _ = self.read_by_workers(TABLE, COPY, rows(16000), after="SELECT count(*), sum(n), sum(id) FROM t;")
         self.assertEqual(out.splitlines()[0], "16000|127992000|128008000")
         out, _ = self.read_by_workers(TABLE, COPY, rows(16000), "BEGIN ISOLATION LEVEL REPEATABLE READ;", "COMMIT; SELECT count(*) FROM t;")
@@ -119,7 +119,7 @@ class Readers(OnCluster):
                 self.read_by_workers(f"CREATE TABLE t (a {module})", "COPY t FROM {} WITH (workers 2)", b"a=>1\n" * 500000)
 
     def test_pages(self):
-        """What workers have read goes in by whole pages, and lies on disk as what stock COPY leaves."""
+        """Rows that workers have read go in by whole pages, and have stock COPY's bytes on disk."""
         # Enough for a worker's chunks, and no row that is too wide for a page.
         data = "".join(row(i, b=f"plain {i}") for i in range(12000)).encode()
         loads = ((TABLE, "", "", "append"),
@@ -133,7 +133,7 @@ class Readers(OnCluster):
             self.assertEqual(ours, self.on_disk())
 
     def on_disk(self):
-        """Every row of t: by pageinspect what is stored, by SQL what is read."""
+        """Every row of t: the stored bytes by pageinspect, and the values by SQL."""
         stored = (
             "SELECT lp_len, t_xmax, t_infomask, t_infomask2, t_hoff, t_bits, t_data FROM generate_series(0,"
             " (pg_relation_size('t') / 8192 - 1)::int) n, heap_page_items(get_raw_page('t', n)) ORDER BY t_data;"
@@ -143,14 +143,14 @@ class Readers(OnCluster):
         return self.cluster.sql(stored + "SELECT * FROM t ORDER BY id")
 
     def test_refusals(self):
-        """COPY's own error, wherever the row is that a worker met first."""
+        """The error is stock COPY's, wherever the row is that a worker read first."""
         for bad in ({"p": 13}, {"e": "nobody"}, {"c": "(1,x,{glad})"}, {"k": "nosuch"}, {"n": "x", "p": "y"}):
             with self.subTest(bad=bad):
                 data = rows(9800) + row(7, **bad).encode() + row(8, p=-5).encode() + rows(900)
                 self.assertIsNotNone(self.same(data, f"COPY t ({COLUMNS}) FROM {LATE}"))
 
     def test_null_in_domains(self):
-        """A NULL is the domain's to refuse."""
+        """A domain accepts or rejects NULL as with stock COPY."""
         for name, good in (("small", True), ("email", True), ("filled", True), ("given", False), ("said", False)):
             with self.subTest(domain=name):
                 data = b"".join(b"%d@x\n" % i if name in ("email", "given", "said") else b"%d\n" % (i % 500 + 14) for i in range(9000))
@@ -158,7 +158,7 @@ class Readers(OnCluster):
                 self.assertEqual(refusal is None, good)
 
     def test_what_the_transaction_has_made(self):
-        """Types, settings and names of the leader's transaction alone."""
+        """Types, settings and temporary tables that only the leader's transaction has are those of the workers, too."""
         data = "".join(f"{i}\tu{i}@example.org\t[01.02.2024,0{i % 3 + 2}.03.2024)\n" for i in range(1, 33000)).encode()
         table = ("CREATE TABLE IF NOT EXISTS t (); DROP TABLE t; DROP DOMAIN IF EXISTS count, mail; CREATE DOMAIN count AS int CHECK (VALUE < 32000);"
                  "CREATE DOMAIN mail AS text CHECK (VALUE <> 'nobody'); CREATE TABLE t (p count, e mail, d daterange)")
@@ -176,13 +176,13 @@ class Readers(OnCluster):
         self.assertEqual(out.splitlines()[0], "200000|200000|400000")
 
     def test_labels_of_this_transaction(self):
-        """A label that may not be used yet, also within an array."""
+        """An enum label that this transaction may not use yet is an error, also within an array."""
         data = b"{ok}\n" * 250000 + b"{ok,young}\n"
         refusal = self.same(data, f"COPY t FROM {LATE}", "CREATE TABLE t (m mood[])", "BEGIN; ALTER TYPE mood ADD VALUE 'young';")
         self.assertIn("55P04", refusal)
 
     def test_types_of_names(self):
-        """Names are looked up along the leader's path."""
+        """Names in values are looked up along the leader's search_path."""
         self.cluster.sql("CREATE SCHEMA away; CREATE TABLE away.hidden ()")
         data = b"hidden\n" * 180000
         table, copy = "CREATE TABLE public.t (c regclass)", f"COPY public.t FROM {LATE}"
@@ -191,13 +191,13 @@ class Readers(OnCluster):
         self.assertIsNone(self.same(data, copy, table, "CREATE TEMP TABLE hidden ();"))
 
     def test_messages(self):
-        """What an input function says reaches the client, as often as by stock COPY."""
+        """A notice of an input function reaches the client as often as with stock COPY."""
         data = b"fat & rat\n" * 150000 + b"\n" + b"cat & rat\n" * 150000 + b"\n"
         _, said = self.read_by_workers("CREATE TABLE t (q tsquery)", "COPY t FROM {} WITH (workers 2)", data)
         self.assertEqual(said.count("NOTICE:"), 2, said)
 
     def test_rejects(self):
-        """Values that are refused end no worker, and each is kept."""
+        """With rejects_to, a value that is rejected does not end the worker, and each bad record is kept."""
         data = "".join(row(i, p=-1) if i % 100 == 50 else row(i) for i in range(16000)).encode()
         copy = COPY[:-1] + ", rejects_to 'bad')"
         out, _ = self.read_by_workers(TABLE, copy, data, "CREATE TABLE IF NOT EXISTS bad (LIKE pgsluice.reject); TRUNCATE bad;",
@@ -205,7 +205,7 @@ class Readers(OnCluster):
         self.assertEqual(out.splitlines()[:2], ["15840", "160|51|15951|23514|p"])
 
     def test_the_leader_reads(self):
-        """What cannot be the same in a worker, and why."""
+        """The leader reads values if an input function is not parallel safe or not in C, or if the transaction is serializable; last_copy gives the reason."""
         data = b"1\n" * 60000
         copy = "COPY t FROM {} WITH (workers 2)"
         self.assertIn("not parallel safe or not in C", self.why("CREATE TABLE t (g good)", copy, data))
@@ -214,12 +214,12 @@ class Readers(OnCluster):
         self.assertEqual("", self.why("CREATE TABLE t (p int, m mood)", copy, b"1\tok\n" * 60000))
 
     def load(self, source):
-        """A load that is under way."""
+        """Starts a load."""
         self.cluster.sql(f"DROP TABLE IF EXISTS t; {TABLE}")
         return subprocess.Popen(self.cluster.command("-c", f"SET pgsluice.copy = on; {COPY.format(source)}"), stderr=subprocess.PIPE)
 
     def test_users(self):
-        """They come as the leader's user, also where not everyone may connect."""
+        """Workers run as the leader's user, even if PUBLIC may not connect to the database."""
         self.cluster.sql(f"DROP TABLE IF EXISTS t; {TABLE}; CREATE ROLE loader LOGIN; GRANT pg_execute_server_program TO loader;"
                          "GRANT INSERT ON t TO loader; GRANT USAGE ON SEQUENCE t_id_seq TO loader;"
                          "REVOKE CONNECT ON DATABASE postgres FROM PUBLIC; GRANT CONNECT ON DATABASE postgres TO loader")
@@ -234,9 +234,9 @@ class Readers(OnCluster):
         self.assertTrue(wait_until(lambda: not workers(self.cluster)))
 
     def test_workers_end(self):
-        """Terminated or cancelled, their rows are the leader's to read."""
+        """If workers are terminated or cancelled, the leader reads their rows: none is lost."""
         half, go = self.cluster.file("input", rows(6000) * 4), self.cluster.home / "go"
-        # The second half waits until the first worker has been ended.
+        # The second half of the data waits until the first worker has been ended.
         process = self.load(f"PROGRAM 'cat {half}; until [ -e {go} ]; do sleep 0.01; done; cat {half}'")
         self.assertTrue(wait_until(lambda: workers(self.cluster)))
         ended = 0
@@ -255,7 +255,7 @@ class Readers(OnCluster):
         self.assertEqual(self.cluster.sql("SELECT count(*), sum(n) FROM t"), "48000|143976000")
 
     def test_the_leader_ends(self):
-        """Cancelled, terminated, out of time: no worker, no row, no lock."""
+        """If the leader is cancelled, is terminated or times out, no worker and no row is left."""
         for how in ("pg_cancel_backend", "pg_terminate_backend"):
             process = self.load(endless(self.cluster.file("input", rows(6000))))
             self.assertTrue(wait_until(lambda: workers(self.cluster)))
@@ -268,7 +268,7 @@ class Readers(OnCluster):
         self.assertIn("57014", self.refusal_in_time())
 
     def refusal_in_time(self):
-        """What a statement says that has too little time."""
+        """The error of a load with too short a statement_timeout; its workers end first."""
         source = endless(self.cluster.file("input", rows(6000)))
         with self.assertRaises(Refused) as refused:
             self.cluster.sql(f"SET statement_timeout = 60; SET pgsluice.copy = on; {COPY.format(source)}")
@@ -276,14 +276,14 @@ class Readers(OnCluster):
         return str(refused.exception)
 
     def test_a_worker_waits_for_a_lock(self):
-        """It does so for the leader: a cancel of the leader ends both."""
+        """A worker that waits for a lock does so for the leader: cancelling the leader ends both."""
         self.cluster.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (x base)")
         path = self.cluster.file("input", b"(1,x)\n" * 100000)
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND backend_type = 'pgsluice worker'"
         with (subprocess.Popen(self.cluster.command("-f", "-"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as locker,
               subprocess.Popen(self.cluster.command("-f", "-"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True) as leader):
-            # The leader knows the type already, and needs no lock for it.
+            # The leader has the type in its cache, and needs no lock for it.
             leader.stdin.write("SELECT pg_backend_pid(), '(1,x)'::base;\n")
             leader.stdin.flush()
             pid = leader.stdout.readline().split("|")[0]

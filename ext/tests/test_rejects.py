@@ -1,7 +1,7 @@
-"""COPY's options rejects_to and max_rejects: the bad records in their table, the good ones in theirs.
+"""COPY's options rejects_to and max_rejects: bad records go to the reject table, good ones to the loaded table.
 
-The oracle is stock COPY: it takes the good records alone, and refuses each bad
-one by itself with the words that the table holds.
+The oracle is stock COPY: it loads the good records alone, and rejects each bad one by itself with the message that the
+reject table holds.
 """
 
 import random
@@ -31,7 +31,7 @@ class Rejects(OnCluster):
             stdin=data if stdin else None, user=user)
 
     def check(self, lines, bad, options=CSV, table=TABLE, **more):
-        """`bad` are the indexes of lines that are to be rejected; others are as stock COPY loads them."""
+        """`bad` are the indexes of the lines that must be rejected; the others are as stock COPY loads them."""
         self.load(b"".join(lines), options, table, **more)
         kept = self.cluster.sql("SELECT encode(coalesce(record_bytes, convert_to(record, 'UTF8')), 'hex') FROM bad ORDER BY line").split("\n")
         self.assertEqual([bytes.fromhex(k) for k in kept], [lines[i].rstrip(b"\r\n") for i in bad])
@@ -41,7 +41,7 @@ class Rejects(OnCluster):
         self.cluster.sql(f"COPY t FROM '{good}' WITH ({options})")
         self.assertEqual(ours, self.cluster.sql("SELECT t FROM t ORDER BY t::text COLLATE \"C\""))
         for i in bad:
-            # What a line's end is, the line before says.
+            # The line before determines what a line end is.
             end = lines[i][len(lines[i].rstrip()):]
             before = b"9000000,x,1," + end if b"\r" in lines[i].rstrip() else b""
             alone = self.cluster.file("alone", before + lines[i])
@@ -55,7 +55,7 @@ class Rejects(OnCluster):
                     self.fail(f"stock COPY takes {lines[i]!r}")
 
     def test_every_class(self):
-        """Conversions, columns, quoting, encoding, NOT NULL, CHECK, keys; among good rows and alone."""
+        """Bad conversions, columns, quoting, encoding, NULLs, CHECK and keys: each record is rejected with stock COPY's error, among good rows and alone."""
         lines = [b"%d,row %d,%d.5,2024-02-%02d\n" % (i, i, i, i % 28 + 1) for i in range(5000)]
         bad = {
             0: b"x,first,1,2024-01-01\n", 7: b"8000007,no date,1,2024-02-31\n", 8: b"8,next too,z,\n",
@@ -79,7 +79,7 @@ class Rejects(OnCluster):
         self.check([b"1,y,1,\n", b"x,y\n", b"z"], [1, 2])
 
     def test_forms_of_the_data(self):
-        """Text, line ends of each kind, a header, quoted line ends, an escape of its own."""
+        """Text, each kind of line end, a header, quoted line ends and a custom escape: the bad records are rejected, with their line."""
         good = [b"%d\tx\\ty\\\\z\t1\t\\N\n" % i for i in range(50)]
         self.check(good + [b"x\ty\t1\t\\N\n", b"7\\\n8\ty\t1\t\\N\n"] + [b"99\ty\t1\t\\N\n", b"98\ttoo few\n"], [50, 51, 53], "FORMAT text")
         for end in (b"\n", b"\r\n", b"\r"):
@@ -99,7 +99,7 @@ class Rejects(OnCluster):
 
     @unittest.skipIf(MAJOR >= 18, "18 refuses it")
     def test_a_marker_behind_a_record(self):
-        """Text: \\. behind a record, good or bad, ends what a client sends and not what lies in a file."""
+        """In text format, \\. after a record, good or bad, ends the data that a client sends, and not that of a file."""
         for record, bad in ((b"2\tx\t1\t\\N\\.\n", 0), (b"z\tx\t1\t\\N\\.\n", 1)):
             for stdin in (False, True):
                 self.load(b"1\tx\t1\t\\N\n" + record + b"3\tx\t1\t\\N\ny\tx\t1\t\\N\n", "FORMAT text", stdin=stdin)
@@ -108,11 +108,11 @@ class Rejects(OnCluster):
 
     @unittest.skipUnless(MAJOR >= 19, "headers of several lines came with 19")
     def test_a_header_of_lines(self):
-        """The lines of the header are skipped together, and counted."""
+        """The lines of a header are skipped together, and counted in the line numbers of rejects."""
         for head in (b"first\nsecond\n", b'"one\nand two"\n', b"w" * 5_000_000 + b"\n" + b"x" * 5_000_000 + b"\n"):
             count = 1 if b"and" in head else 2
             for stdin in (False, True):
-                # As stock COPY counts: a line end in quotes before the first one outside of them is none.
+                # As stock COPY counts: a line end in quotes before the first one outside of quotes does not count.
                 self.load(head + b"1,y,1,\nbad,y,1,\n2,y,1,\n", f"FORMAT csv, HEADER {count}", stdin=stdin)
                 self.assertEqual(self.cluster.sql("SELECT string_agg(a::text, ',' ORDER BY a) FROM t; SELECT line, record FROM bad"), f"1,2\n{4 if count > 1 else 3}|bad,y,1,")
         self.load(b"one\n", "FORMAT csv, HEADER 2")
@@ -120,7 +120,7 @@ class Rejects(OnCluster):
 
     @unittest.skipIf(MAJOR >= 18, "18 refuses it")
     def test_a_marker_in_the_header(self):
-        """\\. in place of the header, or at its end, ends the data wherever it comes from."""
+        """\\. in place of the header, or at its end, ends the data of a client and of a file."""
         for head, form in ((b"a\tb\tc\td\\.\n", "text"), (b"a\tb\tc\td\\.\r\n", "text"), (b"\\.\n", "text"), (b"\\.\n", "csv")):
             for stdin in (False, True):
                 with self.subTest(head=head, form=form, stdin=stdin):
@@ -128,14 +128,14 @@ class Rejects(OnCluster):
                     self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "0\n0")
 
     def test_a_line_end_that_is_data(self):
-        """Text: a line end behind a backslash belongs to the record, last as it may be."""
+        """In text format, a line end after a backslash belongs to the record, even at the end of the data."""
         records = [b"z\tx\t1\t\\N\\\n", b"y\tx\t1\t\\\\", b"x\tx\t1\t\\\n\\\n"]
         self.load(records[0] + b"\n1\tx\t1\t\\N\n" + records[1] + b"\n" + records[2], "FORMAT text")
         self.assertEqual(self.cluster.sql("SELECT encode(convert_to(record, 'UTF8'), 'hex') FROM bad ORDER BY line"), "\n".join(record.hex() for record in records))
         self.assertEqual(self.cluster.sql("SELECT count(*) FROM t"), "1")
 
     def test_random(self):
-        """Records damaged at random, at every size of group; with workers and without."""
+        """Of records damaged at random, rarely or often, exactly the damaged ones are rejected, with workers and without."""
         rng = random.Random(7)
         for rate, workers in ((0.5, 0), (0.05, 0), (0.002, 2), (0.05, 2)):
             lines, bad = [], []
@@ -154,7 +154,7 @@ class Rejects(OnCluster):
                 self.assertEqual([bytes.fromhex(k) for k in kept], [lines[i][:-1] for i in bad])
 
     def test_long_records(self):
-        """Records longer than what is read at once, from a file and from a client."""
+        """Records longer than what is read at once, from a file and from a client, are loaded or rejected as a whole."""
         wide = b"1,\"" + b"x\ny" * 500000 + b"\",1,\n"
         for stdin in (False, True):
             self.load(b"0,a,1,\n" + wide.replace(b"1,", b"z,", 1) + b"3,c,1,\nx,\n" + wide, stdin=stdin)
@@ -162,7 +162,7 @@ class Rejects(OnCluster):
             self.assertEqual(self.cluster.sql("SELECT line, length(record) FROM bad ORDER BY line"), f"500002|{len(wide) - 1}\n500004|2")
 
     def test_another_encoding(self):
-        """Records are kept as the server has them; what cannot be converted ends the statement."""
+        """Records are kept in the server's encoding; data that cannot be converted ends the statement."""
         self.load("1,ž,1,\nž,x,1,\n2,y,1,\n".encode("latin2"), "FORMAT csv, ENCODING 'LATIN2'")
         self.assertEqual(self.cluster.sql("SELECT a, b FROM t ORDER BY a; SELECT line, record FROM bad"), "1|ž\n2|y\n2|ž,x,1,")
         for more in ("", ", workers 2"):
@@ -171,7 +171,7 @@ class Rejects(OnCluster):
             self.assertIn("22P05", str(refused.exception))
 
     def test_the_table_kinds(self):
-        """Partitions, foreign keys, triggers, functions that fail, defaults; nothing else is left behind."""
+        """Partitions, foreign keys, AFTER triggers, failing functions, domains and defaults: bad records are rejected, and all others are loaded once."""
         parts = ("CREATE TABLE t (a int, b text) PARTITION BY RANGE (a);"
                  "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100); CREATE TABLE t2 (b text, a int);"
                  "ALTER TABLE t ATTACH PARTITION t2 FOR VALUES FROM (100) TO (200)")
@@ -204,7 +204,7 @@ class Rejects(OnCluster):
         self.cluster.sql("DROP TABLE t; DROP DOMAIN even")
 
     def test_memory(self):
-        """However many records are rejected, no memory is left with them but what the server has for a subtransaction."""
+        """Memory does not grow with the number of rejects, except for what the server keeps of a subtransaction."""
         self.load(b"", table="DROP TABLE IF EXISTS used; CREATE TABLE used (n serial, bytes bigint); CREATE TABLE t (a int); CREATE OR REPLACE FUNCTION measure() RETURNS trigger"
                   " LANGUAGE plpgsql AS $$ BEGIN INSERT INTO used (bytes) SELECT sum(used_bytes) FROM pg_backend_memory_contexts; RETURN NULL; END $$;"
                   "CREATE TRIGGER measure AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION measure()")
@@ -215,7 +215,7 @@ class Rejects(OnCluster):
         self.assertLess(int(growth), 150000)
 
     def test_limit(self):
-        """Over max_rejects, nothing of the statement stays."""
+        """If there are more bad records than max_rejects, the statement fails, and neither table keeps a row of it."""
         data = b"1,a,1,\nx,b,1,\n3,c,1,\ny,d,1,\n"
         self.load(data, more=", max_rejects 2")
         self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "2\n2")
@@ -229,7 +229,7 @@ class Rejects(OnCluster):
             self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "0\n0")
 
     def test_default_limit(self):
-        """1,000 rejects unless the statement says otherwise; 'none' is no limit."""
+        """Without max_rejects, the limit is 1,000 rejects; with 'none', there is no limit."""
         for count, more, kept in ((1000, "", 1000), (1001, "", None), (1001, ", max_rejects 'none'", 1001)):
             for record in (b"x,b,1,\n", b"1,,1,\n", b"1\n"):
                 with self.subTest(count=count, more=more, record=record):
@@ -243,17 +243,17 @@ class Rejects(OnCluster):
                         self.assertEqual(self.cluster.sql("SELECT count(*) FROM bad"), str(kept))
 
     def transaction_ids(self, data, more="", **options):
-        """How many a load takes."""
+        """How many transaction IDs a load takes."""
         self.load(b"", **options)
         path = self.cluster.file("input3", data)
-        # A statement that asks takes none.
+        # The query itself takes none.
         last = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
         before = int(self.cluster.sql(last))
         self.cluster.sql(f"SET client_min_messages = error; COPY t FROM '{path}' WITH (FORMAT csv, rejects_to 'bad', max_rejects 'none'{more})")
         return int(self.cluster.sql(last)) - before
 
     def test_transaction_ids(self):
-        """Records that cannot be read take none; good rows one for each group of thousands, read by the core or the server."""
+        """Records that cannot be read take no transaction ID; good rows take one for each group of thousands, whether the core or the server reads them."""
         count = 100000
         good = [b"%d,word %d,%d.5,2024-02-03\n" % (i, i, i) for i in range(count)]
         table = "CREATE TABLE t (a int, b text, c numeric, d date)"
@@ -266,7 +266,7 @@ class Rejects(OnCluster):
                 mixed = [bad % i if i % 50 == 7 else line for i, line in enumerate(good)]
                 self.assertLessEqual(self.transaction_ids(b"".join(mixed), f", workers {workers}"), 12)
                 self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), f"{count - count // 50}\n{count // 50}")
-        # A key that is there twice is found when the row is inserted: its group, the rows before it and the row itself are tried.
+        # A duplicate key is found when its row is inserted: its group, the rows before it and the row itself are tried.
         twice = [b"%d,y,1,\n" % (i - 1) if i % 50 == 7 else line for i, line in enumerate(good[:20000])]
         self.assertLessEqual(self.transaction_ids(b"".join(twice)), 5 * 400)
         # Wide rows, which the server reads.
@@ -275,7 +275,7 @@ class Rejects(OnCluster):
 
     @unittest.skipIf(MAJOR < 16, "pg_stat_get_backend_subxact is new in 16")
     def test_snapshots_of_others(self):
-        """Records that cannot be read leave them as they are; violations overflow the list of subtransactions until the load ends."""
+        """Records that cannot be read do not overflow the session's list of subtransactions, which others' snapshots need; violations do."""
         shown = "SELECT subxact_overflowed FROM pg_stat_get_backend_idset() id, pg_stat_get_backend_subxact(id) WHERE pg_stat_get_backend_pid(id) = {}"
         rows = [b"%d,word,1,\n" % i for i in range(20000)]
         for bad, overflowed in ((b"%d,word,no number,\n", "f"), (b"%d,word,-1,\n", "t")):
@@ -290,14 +290,14 @@ class Rejects(OnCluster):
             self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "19800\n200")
 
     def test_progress(self):
-        """Rejected records do not end what pg_stat_progress_copy shows."""
+        """After rejects, pg_stat_progress_copy still shows the COPY."""
         self.load(b"x,1,1,\n1,a,1,\n2,,1,\n", table=TABLE + "; DROP TABLE IF EXISTS seen; CREATE TABLE seen (bytes bigint); CREATE OR REPLACE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS"
                   " $$ BEGIN INSERT INTO seen SELECT bytes_processed FROM pg_stat_progress_copy WHERE pid = pg_backend_pid() AND relid = 't'::regclass; RETURN NULL; END $$;"
                   "CREATE TRIGGER see AFTER INSERT ON t EXECUTE FUNCTION see()")
         self.assertEqual(self.cluster.sql("SELECT count(*) FROM bad; SELECT bytes FROM seen"), "2\n20")
 
     def test_names_of_objects(self):
-        """A value that names no object is rejected; a trigger or a function that does so ends the load."""
+        """A value that names no object is rejected; a trigger or function that misses an object ends the load."""
         self.load(b"pg_class\nnowhere\npg_type\n\"a\".b.c.d\n", table="CREATE TABLE t (a regclass)")
         self.assertEqual(self.cluster.sql("SELECT string_agg(a::text, ' ') FROM t; SELECT line, sqlstate FROM bad ORDER BY line"),
                          "pg_class pg_type\n2|42P01\n4|42601")
@@ -311,7 +311,7 @@ class Rejects(OnCluster):
             self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "0\n0")
 
     def test_not_the_data(self):
-        """What any record would meet ends the statement: rights, time, sequences, a missing table."""
+        """An error that any record would cause, such as a sequence's limit or a timeout, ends the statement."""
         for table, target, before, words in (
             ("CREATE SEQUENCE IF NOT EXISTS short MAXVALUE 2; SELECT setval('short', 2); CREATE TABLE t (s int DEFAULT nextval('short'), a int)", "t (a)", "", "2200H"),
             ("CREATE OR REPLACE FUNCTION slow(a int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(9); RETURN true; END $$;"
@@ -323,13 +323,13 @@ class Rejects(OnCluster):
             self.assertEqual(self.cluster.sql("SELECT count(*) FROM bad"), "0")
 
     def refused(self, sql, user="postgres"):
-        """What the server says against it."""
+        """The server's error."""
         with self.assertRaises(Refused) as refused:
             self.cluster.sql(sql, user=user)
         return str(refused.exception)
 
     def test_rights_and_refusals(self):
-        """INSERT on the reject table is needed; what cannot be is said."""
+        """INSERT is needed on both tables; options and foreign keys that do not go with rejects_to are errors that say so."""
         self.load(b"")
         copy = "COPY t FROM '/dev/null' WITH (FORMAT csv, {})"
         self.cluster.sql("GRANT INSERT ON t TO loader; GRANT pg_read_server_files TO loader")
@@ -359,7 +359,7 @@ class Rejects(OnCluster):
         self.assertIn("a foreign key of the table to itself", self.refused("COPY s FROM '/dev/null' WITH (rejects_to 'bad')"))
         self.cluster.sql("DROP TABLE s; CREATE TABLE s (a int PRIMARY KEY, b int REFERENCES s) PARTITION BY RANGE (a); CREATE TABLE s0 PARTITION OF s DEFAULT")
         self.assertIn("a foreign key of the table to itself", self.refused("COPY s0 FROM '/dev/null' WITH (rejects_to 'bad')"))
-        # A key of a partition's own, to itself or to its neighbour.
+        # A foreign key of a partition itself, to that partition or to another one.
         for to in ("s0", "s1"):
             self.cluster.sql("DROP TABLE s; CREATE TABLE s (a int, b int) PARTITION BY RANGE (a); CREATE TABLE s0 PARTITION OF s DEFAULT;"
                              "CREATE TABLE s1 PARTITION OF s FOR VALUES FROM (0) TO (9); ALTER TABLE s0 ADD PRIMARY KEY (a); ALTER TABLE s1 ADD PRIMARY KEY (a);"
@@ -371,7 +371,7 @@ class Rejects(OnCluster):
         self.cluster.sql("DROP VIEW v")
 
     def test_within_transactions(self):
-        """Savepoints, an aborted transaction, a standby's worth of subtransactions: all or nothing."""
+        """With savepoints, a rollback, or TRUNCATE in the transaction, the load's rows and rejects are all there or none."""
         data = b"".join(b"%d,x,1,\n" % i if i % 10 else b"x%d,x,1,\n" % i for i in range(2000))
         path = self.cluster.file("input2", data)
         self.load(b"")

@@ -1,4 +1,4 @@
-"""The library's file is replaced while a session has it loaded: its workers would come with another one."""
+"""The library's file is replaced while a session has it loaded: its workers would load another one."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ ROWS = 200000
 
 
 class Replaced(unittest.TestCase):
-    """A server that finds the library in a folder of the test's own, and the extension's functions by its plain name."""
+    """A server that finds the library in the test's own folder, and the extension's functions by its plain name."""
 
     @classmethod
     def setUpClass(cls):
@@ -28,7 +28,7 @@ class Replaced(unittest.TestCase):
         cls.cluster.sql(re.sub(r"^\\echo.*$", "", objects, flags=re.M))
 
     def test_workers_leave(self):
-        """COPY goes on without them, and says why; CREATE INDEX refuses; new sessions have workers."""
+        """In the old session, COPY goes on without workers and records why, and CREATE INDEX fails; new sessions have workers."""
         path = self.cluster.file("input", b"".join(b"%d,\"[%d,%d)\"\n" % (i, i, i + 1) for i in range(ROWS)))
         copy = (f"SET pgsluice.copy = on; TRUNCATE t; COPY t FROM '{path}' WITH (FORMAT csv, workers 2);"
                 "SELECT workers, coalesce(leader_reads_because, 'no'), count(*), sum(a) FROM pgsluice.last_copy, t GROUP BY 1, 2")
@@ -36,7 +36,7 @@ class Replaced(unittest.TestCase):
         build = ("SET pgsluice.index_build = on; SET min_parallel_table_scan_size = 0; SET max_parallel_maintenance_workers = 1;"
                  "SET pgsluice.workers = 1;"
                  "DROP INDEX IF EXISTS t_a; CREATE INDEX t_a ON t (a)")
-        # Workers that read text are in no database; those that read ranges join the leader's session.
+        # Workers that read text have no database; those that read ranges join the leader's session.
         for kind in ("text", "int4range"):
             held = Held(self.cluster)
             held.run(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b {kind})")

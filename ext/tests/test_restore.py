@@ -1,4 +1,4 @@
-"""pg_restore with the setting on against the same with it off: the same databases."""
+"""pg_restore and psql, with the setting on and off, restore the same databases."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import unittest
 from . import cluster as clusters
 from .cluster import BIN, Cluster
 
-# pgbench's tables at scale 1, as its -i makes them.
+# pgbench's tables, as `pgbench -i` creates them.
 SCALE = 10 if os.environ.get("PGSLUICE_SOAK") else 1
 PGBENCH = f"""
 CREATE TABLE pgbench_history (tid int, bid int, aid int, delta int, mtime timestamp, filler char(22));
@@ -25,7 +25,7 @@ ALTER TABLE pgbench_accounts ADD PRIMARY KEY (aid), ADD FOREIGN KEY (bid) REFERE
 ALTER TABLE pgbench_history ADD FOREIGN KEY (aid) REFERENCES pgbench_accounts;
 """
 
-# Partitions of three kinds, foreign keys between them, arrays, jsonb, what has to be quoted.
+# Partitions of three kinds, foreign keys between them, arrays, jsonb, and values that need quoting.
 VARIED = r"""
 CREATE TYPE mood AS ENUM ('sad', 'it''s ok', 'happy');
 CREATE DOMAIN positive AS int CHECK (VALUE > 0);
@@ -90,7 +90,7 @@ class Restore(unittest.TestCase):
 
     @classmethod
     def run_program(cls, program, *options, setting="off"):
-        """A program of PostgreSQL against this server."""
+        """Runs a program of PostgreSQL against this server."""
         done = subprocess.run(
             [str(part) for part in (BIN / program, "-h", cls.cluster.home, "-p", cls.cluster.port, "-U", "postgres", *options)],
             capture_output=True, check=False, env={**os.environ, "PGOPTIONS": f"-c pgsluice.copy={setting} -c log_min_messages=debug1"},
@@ -99,7 +99,7 @@ class Restore(unittest.TestCase):
             raise RuntimeError(f"{program}: {done.stderr.decode(errors='replace')}")
 
     def restored(self, name, how, setting):
-        """What a restored database holds, and how many COPYs the extension did."""
+        """Restores a database; returns its contents and schema, and how many COPYs the extension did."""
         self.cluster.sql("DROP DATABASE IF EXISTS target WITH (FORCE)")
         self.cluster.sql("CREATE DATABASE target")
         before = self.cluster.log.read_text(errors="replace").count("pgsluice: route")
@@ -117,11 +117,12 @@ class Restore(unittest.TestCase):
         return self.cluster.sql(CONTENTS, database="target"), self.schema("target"), done
 
     def schema(self, name):
-        """The lines of a dump of the schema; a dump is signed by two that are of its own."""
+        """The lines of a schema dump, without the two restrict lines, which differ in each dump."""
         return [line for line in (self.cluster.home / f"{name}.schema").read_text().split("\n") if "restrict " not in line]
 
     def test_restore(self):
-        """By psql, by pg_restore alone, with two jobs, in one transaction."""
+        """Restored by psql, by pg_restore, with two jobs and in one transaction, a database has the source's contents
+        and schema; with the setting on, the extension does each COPY."""
         for name, copies in (("bench", 4), ("varied", 9)):
             source = self.cluster.sql(CONTENTS, database=name)
             ways = ("psql", "", "-j 2", "--single-transaction")
@@ -134,7 +135,7 @@ class Restore(unittest.TestCase):
                         self.assertEqual(done, copies if setting == "on" else 0)
 
     def test_extension_in_the_template(self):
-        """The extension's schema is its member: no dump makes it, so that a dump goes into a database that has the extension."""
+        """The schema pgsluice is a member of the extension, so no dump creates it: a dump can be restored into a database that has the extension."""
         self.cluster.sql("CREATE DATABASE extended")
         self.cluster.sql("CREATE EXTENSION pgsluice; CREATE TABLE t AS SELECT 1 AS a", database="extended")
         self.run_program("pg_dump", "-f", self.cluster.home / "having.sql", "-d", "extended")
@@ -142,7 +143,7 @@ class Restore(unittest.TestCase):
         self.assertNotIn("CREATE SCHEMA", dumped)
         self.assertIn("CREATE EXTENSION IF NOT EXISTS pgsluice", dumped)
         self.run_program("pg_dump", "-Fc", "-f", self.cluster.home / "having.dump", "-d", "extended")
-        # The second one stands for a database that was made from a template1 with the extension.
+        # The second case stands for a database created from a template1 that has the extension.
         for before in ("", "CREATE EXTENSION pgsluice"):
             self.cluster.sql("DROP DATABASE IF EXISTS target WITH (FORCE)")
             self.cluster.sql("CREATE DATABASE target")

@@ -23,12 +23,12 @@ PAGES = (
 
 @functools.cache
 def wide(first):
-    """A value that is too wide for a tuple as it is."""
+    """A value that is too wide for an inline tuple."""
     return "".join(chr(97 + (first + k * k) % 26) for k in range(5000))
 
 
 def csv(count=COUNT, toast=0, asks=0):
-    """Rows with NULLs; one in `toast` is too wide for a page, one in `asks` has a value for the server."""
+    """Rows with NULLs; one in `toast` is too wide for a page, one in `asks` has a value that the server reads."""
     lines = []
     for i in range(count):
         text = f"text of row {i}" + " and more" * (i % 5)
@@ -54,9 +54,9 @@ class Routes(unittest.TestCase):
                 server.sql("CREATE EXTENSION pageinspect")
 
     def same(self, route, data, table=TABLE, setup="", copy=CSV, server=None, refused=False):
-        """Equal to stock COPY without workers and with two.
+        """Equal to stock COPY, without workers and with two.
 
-        Only without the free space map does stock COPY keep the order of the data.
+        Stock COPY keeps the order of the data only without a free space map.
         """
         server = server or self.server
         stock = outcome(server, table, copy, data, setup, stock=True)
@@ -68,7 +68,7 @@ class Routes(unittest.TestCase):
                 check_heap(self, server)
 
     def test_append(self):
-        """A table that others can reach, logged and not, and one whose changes are logged."""
+        """A live table, logged or not, and a private one whose changes are logged take the append route."""
         self.same("append", csv())
         self.same("append", csv(), UNLOGGED)
         self.same("append", csv(), setup=AGAIN)
@@ -76,7 +76,7 @@ class Routes(unittest.TestCase):
         self.same("append", b"".join(b"%d\n" % (i % 9) for i in range(400000)), "CREATE TABLE t (a smallint)")
 
     def test_few_buffers(self):
-        """A server with the fewest buffers that there may be: blocks are added by no more than it can hold."""
+        """With the fewest buffers that a server may have, a load adds no more blocks at once than these can hold, and succeeds."""
         server = Cluster(["shared_buffers = 128kB"])
         self.addCleanup(server.remove)
         server.sql("CREATE EXTENSION pgsluice")
@@ -84,7 +84,7 @@ class Routes(unittest.TestCase):
         compare(self, server, "SET temp_buffers = 100; " + TABLE.replace("TABLE", "TEMPORARY TABLE"), CSV, csv(), ordered=False)
 
     def test_fresh(self):
-        """A table that nobody else can reach and whose changes are not logged."""
+        """A private table whose changes are not logged takes the fresh route."""
         self.same("fresh", csv(), UNLOGGED, AGAIN)
         self.same("fresh", csv(), setup=AGAIN, server=self.minimal)
         self.same("fresh", csv(), setup="BEGIN; TRUNCATE t; SAVEPOINT s;", server=self.minimal)
@@ -93,14 +93,14 @@ class Routes(unittest.TestCase):
         self.same("fresh", csv(toast=900), UNLOGGED, AGAIN)
 
     def test_rows_outside_of_pages(self):
-        """Values for the server, values out of line, now and then and often."""
+        """With values that the server reads, and out-of-line values, rare or frequent, rows are stock COPY's."""
         for often in (4, 500, 9000):
             self.same(None, csv(toast=often))
             self.same(None, csv(asks=often))
         self.same(None, csv(toast=100, asks=130), UNLOGGED, AGAIN)
 
     def test_insert(self):
-        """Small loads, and where rows are not the core's own."""
+        """Small loads, FREEZE, WHERE, and partitions at wal_level logical take the insert route; generated columns take the append route."""
         self.same("insert", csv(5000))
         self.same("insert", csv(5000), UNLOGGED, AGAIN)
         self.same("append", csv(), TABLE[:-1] + ", g int GENERATED ALWAYS AS (a + 1) STORED)")
@@ -109,23 +109,23 @@ class Routes(unittest.TestCase):
         self.same("insert", csv(), copy=CSV + " WHERE a % 3 > 0")
 
     def test_free_space(self):
-        """A table with room in its pages does not grow."""
+        """A table with free space in its pages grows by less than 15 %."""
         server = self.server
         path = server.file("rows.csv", csv())
         copy = f"SET pgsluice.copy = on; COPY t FROM '{path}' WITH (FORMAT csv, pgsluice 'require'); SELECT route FROM pgsluice.last_copy"
         server.sql(f"DROP TABLE IF EXISTS t; {TABLE}")
         self.assertEqual(server.sql(copy), "append")
-        # Rows at the end stay, so that VACUUM cannot cut the table off.
+        # Rows at the end stay, so that VACUUM cannot truncate the table.
         server.sql("DELETE FROM t WHERE a < 29000")
         server.sql("VACUUM t")
         before = int(server.sql("SELECT pg_relation_size('t')"))
-        # Batches fill the room; what is left when it is nearly full may go behind it by pages.
+        # Batches fill the free space; when it is nearly full, the rest may follow it in pages.
         self.assertIn(server.sql(copy), ("insert", "append"))
         self.assertLess(int(server.sql("SELECT pg_relation_size('t')")), before * 1.15)
         self.assertEqual(server.sql("SELECT count(*), count(DISTINCT a) FROM t"), "31000|30000")
 
     def test_checked_rows(self):
-        """CHECK, keys, triggers, identity columns, partitions by name: for rows that lie in pages."""
+        """CHECK, keys, identity columns and partition bounds apply to rows in whole pages: rows or errors are stock COPY's."""
         keyed = TABLE[:-1] + ", CHECK (a >= 0), PRIMARY KEY (a))"
         refused = [(csv() + b"-1,x,1,1\n", keyed), (csv() + b"77,x,1,1\n", keyed), (csv() + b"x,x,1,1\n" + csv(), TABLE)]
         for route, kind, setup in (("append", "CREATE TABLE", ""), ("fresh", "CREATE UNLOGGED TABLE", AGAIN)):
@@ -141,7 +141,7 @@ class Routes(unittest.TestCase):
             self.same("append", csv(), "DROP TABLE IF EXISTS whole CASCADE;" + part.format(most), refused=refused)
 
     def test_triggers(self):
-        """AFTER triggers see each row and its place; a transition table has them all."""
+        """AFTER ROW triggers see each row and its TID; a transition table has all rows."""
         self.same("append", csv(), TABLE + """;
             DROP TABLE IF EXISTS seen; CREATE TABLE seen (place tid, a int);
             CREATE OR REPLACE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -155,7 +155,7 @@ class Routes(unittest.TestCase):
 
     @unittest.skipUnless(clusters.has("pageinspect"), "pageinspect is not there")
     def test_pages(self):
-        """Line pointers, headers, NULL bitmaps, values and padding are stock COPY's."""
+        """Tuple headers, NULL bitmaps and values are stock COPY's, page headers are valid, and checksums are right."""
         stamped = "(SELECT min(t_xmin::text)::xid FROM heap_page_items(get_raw_page('t', n)))" if MAJOR >= 19 else "'0'"
         path = self.server.file("rows.csv", csv())
         for table, setup in ((TABLE, ""), (UNLOGGED, AGAIN), (UNLOGGED + " WITH (fillfactor = 70)", AGAIN)):
@@ -165,12 +165,12 @@ class Routes(unittest.TestCase):
                 self.server.sql(f"DROP TABLE IF EXISTS t; {table}")
                 self.server.sql(f"SET pgsluice.copy = {setting}; SET pgsluice.workers = 0; {setup} COPY t FROM '{path}' WITH (FORMAT csv);"
                                 + ("COMMIT" if setup else ""))
-                # Rows that fill gaps by the free space map, or many blocks at once (from 16 on), lie in another order.
+                # Rows that fill gaps by the free space map, or come with many blocks at once (from 16 on), are in another order.
                 what = "*" if exact else "lp_len, t_field3, t_infomask, t_infomask2, t_hoff, t_bits, t_data"
                 found.append(self.server.sql(f"SELECT {what} FROM ({PAGES}) p ORDER BY {'n, lp' if exact else 't_data'}"))
                 self.assertEqual(self.server.sql(
                     "SELECT DISTINCT lower <= upper, special, pagesize, version, flags,"
-                    # From 19 on a page of new rows has their transaction there.
+                    # From 19 on, a page of new rows has their transaction there.
                     f" prune_xid = {stamped} FROM generate_series(0,"
                     " (pg_relation_size('t') / 8192 - 1)::int) n, page_header(get_raw_page('t', n))"
                     # blocks that were added and not used
@@ -178,11 +178,11 @@ class Routes(unittest.TestCase):
             self.assertEqual(found[0], found[1])
             self.assertEqual(len(found[0].splitlines()), COUNT)
         self.server.checksums()
-        # The unlogged table has come through the shutdown.
+        # The unlogged table has survived the shutdown.
         self.assertEqual(self.server.sql("SELECT count(*), sum(a) FROM t"), f"{COUNT}|{sum(range(COUNT))}")
 
     def test_statistics(self):
-        """What the statistics count of a load, of one that is rolled back, and of TRUNCATE before it."""
+        """Statistics count a load, one that is rolled back, and TRUNCATE before it as for stock COPY."""
         path = self.server.file("rows.csv", csv())
         counted = "SELECT n_tup_ins, n_live_tup, n_dead_tup, n_mod_since_analyze, n_ins_since_vacuum FROM pg_stat_user_tables WHERE relname = 't'"
         for route, table, before, after in (
@@ -200,7 +200,7 @@ class Routes(unittest.TestCase):
             self.assertEqual(found[0], found[1], f"{table} {before} {after}")
 
     def test_in_a_transaction(self):
-        """Rows before and after, savepoints, TRUNCATE again, cursors, the same table twice."""
+        """Rows before and after, savepoints, another TRUNCATE, cursors, and several COPYs in one transaction: results are stock COPY's."""
         for server, table in ((self.server, UNLOGGED), (self.minimal, TABLE), (self.server, TABLE)):
             path = server.file("rows.csv", csv())
             copy = f"COPY t FROM '{path}' WITH (FORMAT csv, pgsluice 'require');"
@@ -222,7 +222,7 @@ class Routes(unittest.TestCase):
             server.checksums()
 
     def test_abort(self):
-        """Rolled back and refused loads leave nothing that can be seen, and the next one is right."""
+        """Loads that are rolled back or fail leave no visible rows, and the next load is complete."""
         for server, table, setup in ((self.server, UNLOGGED, AGAIN), (self.minimal, TABLE, AGAIN), (self.server, TABLE, "BEGIN;")):
             path, bad = server.file("rows.csv", csv()), server.file("bad.csv", csv() + b"no number,,,\n")
             copy = "SET pgsluice.copy = on; {} COPY t FROM '{}' WITH (FORMAT csv, pgsluice 'require');"

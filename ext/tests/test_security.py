@@ -1,4 +1,4 @@
-"""The privileges of COPY and no more; limits of what a record may be."""
+"""The privileges of COPY and no more; limits on the length of a record."""
 
 import os
 import unittest
@@ -15,7 +15,7 @@ class Security(OnCluster):
     prepared = "CREATE ROLE plain LOGIN; CREATE TABLE t (a int, b text); CREATE TABLE s (a int)"
 
     def refusal(self, sql, user="plain", stdin=None):
-        """What the server says against it, or None."""
+        """The server's error, or None."""
         try:
             self.cluster.sql(sql, user=user, stdin=stdin)
             return None
@@ -23,14 +23,14 @@ class Security(OnCluster):
             return _PLACE.sub("", _LOCATION.sub("", str(refused)))
 
     def same(self, copy, grants=""):
-        """Asserts equal refusals, or none, for a role with these rights."""
+        """Asserts equal errors, or none, for a role with these privileges."""
         self.cluster.sql(f"DROP OWNED BY plain; {grants}")
         stock, ours = (self.refusal(f"SET pgsluice.copy = {setting}; {copy}") for setting in ("off", "on"))
         self.assertEqual(stock, ours, copy)
         return ours
 
     def test_rights(self):
-        """Table, columns, WHERE, files, programs."""
+        """For privileges on the table, columns, WHERE, files and programs, errors are stock COPY's."""
         path = self.cluster.file("rows", b"1,x\n")
         files = "GRANT pg_read_server_files TO plain;"
         programs = "GRANT pg_execute_server_program TO plain;"
@@ -50,13 +50,13 @@ class Security(OnCluster):
         self.cluster.sql("REVOKE pg_read_server_files, pg_execute_server_program FROM plain")
 
     def test_row_security(self):
-        """Row security refuses, as it does for stock COPY."""
+        """Row-level security is an error, as it is for stock COPY."""
         self.cluster.sql("ALTER TABLE s ENABLE ROW LEVEL SECURITY")
         self.assertIn("row-level security", self.same("COPY s FROM '/dev/null'", "GRANT INSERT ON s TO plain; GRANT pg_read_server_files TO plain"))
         self.cluster.sql("REVOKE pg_read_server_files FROM plain")
 
     def test_definers(self):
-        """Within a function of another owner the rights are that one's: for the file, the table and that of the rejects."""
+        """Within a SECURITY DEFINER function, the owner's privileges count: for the file, the table and the reject table."""
         path = self.cluster.file("rows", b"1,x\ny,z\n")
         body = "LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN COPY {} FROM '%s' WITH (FORMAT csv{}); END $$;" % path
         self.cluster.sql("SET client_min_messages = error; CREATE SCHEMA hidden; CREATE TABLE hidden.x (a int, b text); CREATE TABLE hidden.bad (LIKE pgsluice.reject);"
@@ -70,21 +70,21 @@ class Security(OnCluster):
         self.assertIn("42501", ours)
 
     def test_functions(self):
-        """No function of the extension takes a path or a page; what takes a table's name tells what the catalogs do."""
+        """No function of the extension takes a path or a page; the only one with arguments takes a table. pgsluice.inside() cannot be called by hand."""
         self.assertEqual(
             self.cluster.sql("SELECT proname, proargtypes::regtype[] FROM pg_proc WHERE pronamespace = 'pgsluice'::regnamespace AND pronargs > 0"),
             "index_ways|[0:1]={regclass,boolean}")
         self.assertIsNotNone(self.refusal("SELECT pgsluice.inside()"))
 
     def test_objects_of_another_version(self):
-        """Functions that are declared with other columns than the library has refuse."""
+        """Functions that are declared with other columns than the library returns are an error."""
         for number, (args, symbol) in enumerate((("", "last_copy"), ("", "last_index_build"), ("regclass, boolean, ", "index_ways"))):
             self.cluster.sql(f"CREATE FUNCTION other{number}({args}OUT a int, OUT b int) RETURNS SETOF record LANGUAGE C AS '$libdir/pgsluice', 'pgsluice_{symbol}'")
             called = f"other{number}({repr('t') + ', true' if args else ''})"
             self.assertIn("55000: the extension's objects and its library have different versions", self.refusal(f"SELECT * FROM {called}"))
 
     def test_wide_field(self):
-        """A field as long as a value may be, a longer one, and a line without an end: as stock COPY, in bounded memory."""
+        """A field of the greatest length loads as by stock COPY, with at most 32 MB more memory; a longer one is its error (soak only), with rejects_to, too."""
         wide = (300 if SOAK else 20) << 20
         script = self.cluster.file("wide.sh", b"printf 1,; head -c $1 /dev/zero | tr '\\0' x; echo\n")
         peaks = []

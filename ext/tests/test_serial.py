@@ -1,4 +1,4 @@
-"""Values of a sequence for many rows at once: the same values, the same sequence afterwards."""
+"""Sequence values drawn for many rows at once: rows get the same values, and the sequence ends in the same state."""
 
 import random
 import struct
@@ -13,26 +13,26 @@ STATE = "SELECT currval('s'), lastval(), (SELECT (last_value, log_cnt, is_called
 
 
 def rows(count):
-    """So many rows; every tenth is read by the server."""
+    """`count` rows; the server reads every tenth."""
     return b"".join(b"%d,x\n" % i if i % 10 else b"0%d ,x\n" % i for i in range(count))
 
 
 class Serial(OnCluster):
-    """A column whose default draws from a sequence."""
+    """A column whose default is nextval of a sequence."""
 
-    # After a checkpoint the sequence's next value is logged again: log_cnt shows it.
+    # After a checkpoint, the sequence's next value is written to WAL again: log_cnt shows it.
     settings = ["max_wal_size = 1GB", "checkpoint_timeout = 1h"]
 
     def both(self, sequence, data, table="CREATE TABLE t (id bigint DEFAULT nextval('s'), a bigint, b text)",
              before="SELECT 1", after=STATE, copy=CSV):
-        """What is seen after a load by stock COPY, which must be what is seen after ours."""
+        """The results of a load by stock COPY, which must be those of one by the extension."""
         path = self.cluster.file("input", data)
         seen = []
         for setting in ("off", "on"):
             said, refusal = self.cluster.session(
                 f"SET client_min_messages = warning; SET pgsluice.copy = {setting}; DROP TABLE IF EXISTS t; DROP SEQUENCE IF EXISTS s;"
                 f"CREATE {sequence}; {table};\n{before};\n{copy.format(repr(str(path)))};\n{after};\n"
-                # A temporary sequence goes after the session has: its locks would meet those of the next one's DROP.
+                # Otherwise a temporary sequence is dropped after the session's end, and its locks would block the next DROP.
                 "DISCARD TEMP;"
             )
             seen.append((said, refusal.split("\n")[0]))
@@ -40,7 +40,7 @@ class Serial(OnCluster):
         return seen[0]
 
     def test_the_sequence_afterwards(self):
-        """Values, currval, lastval, last_value and even log_cnt are what stock COPY leaves."""
+        """Values, currval, lastval, last_value and even log_cnt are those after stock COPY."""
         counts = [0, 1, 2, 3, 32, 33, 34, 35, 66, 67, 999, 1000, 1001, 5000, 12345]
         for sequence in ("SEQUENCE s", "SEQUENCE s INCREMENT 7 START 100", "SEQUENCE s INCREMENT -3 MINVALUE -100000",
                          "SEQUENCE s CACHE 50", "TEMP SEQUENCE s", "SEQUENCE s INCREMENT -9223372036854775807"):
@@ -54,7 +54,7 @@ class Serial(OnCluster):
             self.both("SEQUENCE s", rows(count), before="SELECT nextval('s'); CHECKPOINT")
 
     def test_bounds(self):
-        """A sequence that ends, that cycles, that is too wide for its column."""
+        """If a sequence ends, cycles, or is too wide for its column, values and errors are stock COPY's."""
         for count in (900, 1000, 1001, 2500):
             self.both("SEQUENCE s MAXVALUE 1000 CYCLE", rows(count))
             self.both("SEQUENCE s INCREMENT -7 MINVALUE -1000 MAXVALUE 50 CYCLE", rows(count))
@@ -69,7 +69,7 @@ class Serial(OnCluster):
             self.assertIn("out of range", self.both(f"SEQUENCE s START {start}", rows(5000), table, after="SELECT count(*) FROM t")[1])
 
     def test_other_users_of_it(self):
-        """Columns that share a sequence, constraints that look at it, rows that are left out, partitions, workers."""
+        """With columns that share a sequence, constraints that read it, WHERE, partitions and workers, values are stock COPY's."""
         two = "CREATE TABLE t (id bigint DEFAULT nextval('s'), a bigint, b text, c bigint DEFAULT nextval('s'))"
         self.both("SEQUENCE s", rows(2500), two, after="SELECT sum(id * c), sum(id * a), max(c) FROM t")
         first = "CREATE TABLE t (id bigint DEFAULT nextval('s') * 10, a bigint, b text, c bigint DEFAULT nextval('s'))"
@@ -93,7 +93,7 @@ class Serial(OnCluster):
         self.assertEqual(with_workers, "60000|60000|60000|2")
 
     def test_altered_meanwhile(self):
-        """A sequence that is altered before the client sends anything counts as it does then."""
+        """If a sequence is altered before the client sends anything, the load uses it as altered."""
         self.cluster.sql("DROP TABLE IF EXISTS t, bad; DROP SEQUENCE IF EXISTS s; CREATE SEQUENCE s; CREATE TABLE bad (LIKE pgsluice.reject);"
                          "CREATE TABLE t (id bigint DEFAULT nextval('s'), a bigint, b text)")
         client = Client(self.cluster)
@@ -109,7 +109,7 @@ class Serial(OnCluster):
         self.assertEqual(self.cluster.sql("SELECT min(id), max(id), count(DISTINCT id) FROM t"), "1|991|100")
 
     def test_rights(self):
-        """nextval('…') needs USAGE or UPDATE of the sequence, an identity column does not."""
+        """nextval('…') without privileges on the sequence is stock COPY's error."""
         path = self.cluster.file("input", rows(2000))
         self.cluster.sql("DROP TABLE IF EXISTS t; DROP SEQUENCE IF EXISTS s; DROP ROLE IF EXISTS weak; CREATE ROLE weak IN ROLE pg_read_server_files;"
                          "CREATE SEQUENCE s; CREATE TABLE t (id int DEFAULT nextval('s'), a int, b text); GRANT INSERT ON t TO weak")
@@ -119,7 +119,7 @@ class Serial(OnCluster):
         self.assertEqual(said[0].split("LOCATION")[0], said[1].split("LOCATION")[0])
 
     def test_no_value_twice(self):
-        """Loads beside loads and beside callers of nextval."""
+        """While loads and other callers of nextval run at once, no value is drawn twice or left out."""
         path = self.cluster.file("input", rows(40000))
         self.cluster.sql("DROP TABLE IF EXISTS t, drawn; DROP SEQUENCE IF EXISTS s; CREATE SEQUENCE s; CREATE TABLE drawn (id bigint);"
                          "CREATE TABLE t (id bigint DEFAULT nextval('s'), a int, b text)")
@@ -131,7 +131,7 @@ class Serial(OnCluster):
                          "160000|160000|160000")
 
     def test_crash(self):
-        """After recovery no value is drawn again, whether or not the load was committed, on a standby neither."""
+        """After a crash, no value is drawn again, whether or not the load was committed."""
         path = self.cluster.file("input", rows(3000))
         self.cluster.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (id serial, a int, b text)")
         highest = 0
@@ -140,7 +140,7 @@ class Serial(OnCluster):
             load = Held(self.cluster)
             highest = int(load.run(f"BEGIN; COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'require');{ending} SELECT max(id) FROM t"))
             if not ending:
-                # What was not committed is not sure to be in the WAL on disk; what is committed after it is.
+                # Uncommitted changes may not be in the WAL on disk yet; a later commit writes them.
                 self.cluster.sql("CREATE TABLE IF NOT EXISTS later (a int); INSERT INTO later VALUES (1)")
             self.cluster.kill()
             load.end()

@@ -1,4 +1,4 @@
-"""Small COPYs: no slower than stock's, no more pages, the same rows and refusals."""
+"""Small COPYs: no slower than stock COPY, no more pages, the same rows and errors."""
 
 import os
 import unittest
@@ -16,7 +16,7 @@ class Small(OnCluster):
     """A few bytes, again and again."""
 
     def test_around_the_limit(self):
-        """Data below and above the size that stock COPY's loop goes through; good and bad."""
+        """For good and bad data below and above the size up to which stock COPY's loop is used, rows or errors are stock COPY's."""
         lines = [b"%d,x%d\n" % (i + 14, i) for i in range(300)]
         near = next(n for n in range(300) if len(b"".join(lines[:n])) > SMALL_BYTES)
         for count in (0, 1, 20, near - 3, near - 2, near - 1, near, near + 9):
@@ -31,7 +31,7 @@ class Small(OnCluster):
         self.assertIsNone(compare(self, self.cluster, partitioned, CSV[:-1] + ", HEADER)", b"a,b\n" + b"1,x\n" * 300))
 
     def test_what_stock_does_before_it_reads(self):
-        """A trigger of the statement has fired, and FREEZE has been refused, before the client sends anything."""
+        """Before the client sends any data, a statement trigger has fired, and FREEZE has been refused."""
         self.cluster.sql("DROP TABLE IF EXISTS t, said; CREATE TABLE said (n int); CREATE TABLE t (a int, b text);"
                          "CREATE OR REPLACE FUNCTION say() RETURNS trigger LANGUAGE plpgsql AS"
                          " $$ BEGIN RAISE 'before anything is read'; END $$;"
@@ -43,7 +43,7 @@ class Small(OnCluster):
             self.assertIn(words, "".join(client.run(f"COPY {table} FROM STDIN{options}")))
 
     def test_indexes_are_told(self):
-        """`last_copy` has the indexes of a small load, too, and whose loop it was."""
+        """last_copy shows the indexes of a small load, too, and that the server read its rows."""
         self.cluster.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int PRIMARY KEY, b text UNIQUE)")
         one = self.cluster.file("one", b"1,x\n2,y\n")
         said = self.cluster.sql(f"SET pgsluice.copy = on; COPY t FROM '{one}' WITH (FORMAT csv);"
@@ -52,7 +52,7 @@ class Small(OnCluster):
         self.assertEqual(said.split("\n"), ["2|2|8|insert", 't_b_key|row|{"row": 2}|the load is small', 't_pkey|row|{"row": 2}|the load is small'])
 
     def test_no_bloat(self):
-        """Repeated ones fill pages as stock COPY's do, in one transaction and in many."""
+        """Repeated small COPYs fill pages as stock COPY does, in one transaction and in many."""
         one = self.cluster.file("one", b"1,some text that is a little longer\n")
         many = self.cluster.file("many", b"1,some text that is a little longer\n" * 20)
         sizes = {}
@@ -71,11 +71,11 @@ class Small(OnCluster):
         if MAJOR < 16:
             self.assertEqual(pages, stock_pages)
         else:
-            # How many blocks it grows by depends on who waits at that moment.
+            # By how many blocks it grows depends on how many sessions wait at that moment.
             self.assertLessEqual(int(pages), int(stock_pages) + 8)
 
     def test_judgement_of_defaults_is_kept_in_step(self):
-        """What is remembered of a table's defaults is forgotten when they change."""
+        """The cached decision about a table's defaults is dropped when they or their functions change."""
         path = self.cluster.file("one", b"1,x\n")
         copy = f"COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'on');"
         route = "SELECT coalesce(fell_back_because, route) FROM pgsluice.last_copy;"
@@ -88,7 +88,7 @@ class Small(OnCluster):
         self.assertEqual(said.split("\n"), ["insert", "insert", "a column has a volatile default", "insert", "0", "5", "5", "0"])
 
     def test_judgement_of_partitions_is_kept_in_step(self):
-        """So is what is remembered of a table's partitions."""
+        """The cached decision about a table's partitions is dropped when they or their triggers change."""
         path = self.cluster.file("one", b"1,x\n")
         copy = f"COPY t FROM '{path}' WITH (FORMAT csv, pgsluice 'on');"
         route = "SELECT coalesce(fell_back_because, route) FROM pgsluice.last_copy;"
@@ -104,7 +104,8 @@ class Small(OnCluster):
         self.assertEqual(said.split("\n"), ["insert", no, "insert", no, "insert", no, "insert"])
 
     def test_defaults_that_fail(self):
-        """A stable default fails for the first row, not before; without rows it does not."""
+        """A failing stable default is an error at the first row, and none without rows; one that fails when planned
+        is an error without rows, too. All as with stock COPY."""
         table = ("CREATE OR REPLACE FUNCTION f() RETURNS int LANGUAGE plpgsql STABLE AS 'BEGIN RETURN 1 / 0; END';"
                  "CREATE TABLE t (a int, b text, c int DEFAULT f())")
         self.assertIsNone(compare(self, self.cluster, table, CSV, b""))
@@ -112,17 +113,17 @@ class Small(OnCluster):
         self.assertIn("invalid input syntax", compare(self, self.cluster, table, CSV, b"x,x\n" * 1000))
         good = table.replace("1 / 0", "count(*) FROM t")
         self.assertIsNone(compare(self, self.cluster, good, CSV, b"1,x\n" * 1000))
-        # What fails when it is planned does so without rows, but not before the options are found to be right.
+        # A default that fails when it is planned fails without rows, too, but only after the options have been checked.
         ill = "CREATE TABLE t (a int, b text, c int DEFAULT 1 / 0)"
         self.assertIn("division by zero", compare(self, self.cluster, ill, CSV, b""))
         for wrong in ("nonsense 1", "DELIMITER 'ab'", "FREEZE 3"):
             self.assertNotIn("division", compare(self, self.cluster, ill, f"{CSV[:-1]}, {wrong})", b""))
-        # An ill default of a column that is in the data is nobody's business.
+        # A failing default of a column that is in the data does not matter.
         self.assertIsNone(compare(self, self.cluster, "CREATE TABLE t (a int DEFAULT 1 / 0, b text)", CSV, b"1,x\n" * 1000))
 
     @unittest.skipUnless(MAJOR >= 16, "the marker came with 16")
     def test_marker_of_a_volatile_default(self):
-        """A default that looks at the table is stock COPY's, also where the data asks for it."""
+        """A default that reads the table falls back to stock COPY, even if only the DEFAULT marker may use it."""
         table = ("CREATE TABLE t (a int, b text);"
                  "CREATE OR REPLACE FUNCTION f() RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN count(*) FROM t; END';"
                  "ALTER TABLE t ALTER a SET DEFAULT f()")
@@ -131,7 +132,7 @@ class Small(OnCluster):
 
     @unittest.skipUnless(os.environ.get("PGSLUICE_SOAK"), "a quiet machine is wanted")
     def test_time(self):
-        """Within 5 % of stock COPY's, in the best of three medians: noise only adds."""
+        """The time is within 5 % of stock COPY's, in the best of three medians: noise only adds."""
         session = self.cluster.connect()
         for size in (1, 10, 100, 1000):
             for table in ("plain", "serial key"):

@@ -1,4 +1,4 @@
-"""Statements by the dozen in one session, by stock COPY and by the extension: options, targets, kinds of tables."""
+"""Dozens of statements in one session, by stock COPY and by the extension: options, targets, kinds of tables."""
 
 import re
 import unittest
@@ -17,7 +17,7 @@ def rows(count):
 
 
 class Battery(OnCluster):
-    """Each case is a table, a COPY and perhaps what is asked afterwards."""
+    """Each case is a table, a COPY, and optionally a query afterwards."""
 
     settings = ["allow_in_place_tablespaces = on", "max_prepared_transactions = 2"]
 
@@ -37,9 +37,9 @@ class Battery(OnCluster):
         return list(zip(*cut))
 
     def same(self, cases, taken=True):
-        """Asserts the same of both; gives each case's words on standard error.
+        """Asserts that both give the same; returns each case's output on standard error.
 
-        `taken`: whether what succeeds must be the extension's work; else what it says instead.
+        `taken`: True if the extension must do what succeeds; else the reason it must give to fall back.
         """
         cases = [(*case, "")[:3] for case in cases]
         stock, ours = (self.session(setting, cases) for setting in ("off", "on"))
@@ -56,15 +56,15 @@ class Battery(OnCluster):
 
 
 class Options(Battery):
-    """COPY's own options and clauses, right and wrong; the statement within functions, and functions within it."""
+    """COPY's own options and clauses, right and wrong; COPY within functions, and functions within COPY."""
 
     def each(self, copies, table=TABLE, counts=(80,)):
-        """Each COPY on files with these numbers of rows; its messages."""
+        """Each COPY with files of these numbers of rows; returns its messages."""
         paths = [self.cluster.file(f"rows{count}", rows(count)) for count in counts]
         return self.same([(table, copy.format(f"'{path}'")) for copy in copies for path in paths])
 
     def test_right_and_wrong(self):
-        """Every option of every major: what an older one does not know it refuses in stock's words."""
+        """For every option of every major, right and wrong, results or errors are stock COPY's; an older major does not have the newer options."""
         told = self.each(f"COPY t FROM {{}} WITH ({options})" for options in (
             "FORMAT csv", "FORMAT xyz", "FORMAT csv, FORMAT csv", "format 'csv', nonsense 1", "FORMAT csv, HEADER", "FORMAT csv, HEADER 1",
             "FORMAT csv, HEADER 'on'", "FORMAT csv, HEADER off", "FORMAT csv, HEADER match", "FORMAT csv, HEADER maybe", "FORMAT csv, HEADER 2", "FORMAT csv, HEADER 0", "FORMAT csv, HEADER -1", "FORMAT csv, HEADER '2'", "HEADER 99", "FORMAT json", "FORMAT json, HEADER 2", "FORMAT csv, FORCE_ARRAY",
@@ -85,7 +85,7 @@ class Options(Battery):
         self.assertLess(refused, len(told) - 8)
 
     def test_clauses_and_targets(self):
-        """The old grammar, WHERE, column lists, sources that are not there."""
+        """For the old syntax, WHERE, column lists, missing files and failing programs, results or errors are stock COPY's."""
         told = self.each((
             "COPY t FROM {} CSV", "COPY t FROM {} WITH DELIMITER ',' CSV HEADER NULL 'x' QUOTE '\"' ESCAPE '\\'", "COPY BINARY t FROM {}", "COPY t FROM {} USING DELIMITERS ','",
             "COPY t FROM {} WITH (FORMAT csv) WHERE t.* IS NOT NULL", "COPY t FROM {} WITH (FORMAT csv) WHERE tableoid > 0::oid",
@@ -103,7 +103,7 @@ class Options(Battery):
             self.each(("COPY t FROM {} CSV", "COPY t FROM {} CSV WHERE g > 1", "COPY t FROM {} CSV WHERE c > 30"), generated.replace("STORED", "VIRTUAL"))
 
     def test_a_marker_behind_a_row(self):
-        """Text: \\. behind a row ends what a client sends and not what lies in a file; since 18 it is refused."""
+        """In text format, \\. after a row ends the data that a client sends, and not that of a file; since 18 it is an error."""
         few = "1\tq\\.\n2\tr\n"
         some = "0\tp\n1\tq\\\\\\.\n2\tr\\\\.\n3\ts\\.\n4\tt\n"
         many = "".join(f"{i}\t{'row' * 9}\n" for i in range(20000))
@@ -117,7 +117,7 @@ class Options(Battery):
         self.assertEqual(sum("ERROR" in words for words in told), len(told) if MAJOR >= 18 else 0)
 
     def test_a_line_end_that_is_data(self):
-        """Text: an error shows the line with the line ends that backslashes hide, the last one too."""
+        """In text format, an error shows the line with the line ends that backslashes escape, including the last one."""
         cases = []
         for number, data in enumerate(("1\ty\n0\tx\\\n\n", "0\tx\\\r\n1\ty\n", "1\ty\r\n0\tx\\\r\\\n\r\n", "1\ty\n0\tx\\\n", "1\ty\r0\tx\\\r\r", "0\tx\\\\\n")):
             path = self.cluster.file(f"hidden{number}", data.encode())
@@ -125,7 +125,7 @@ class Options(Battery):
         self.assertEqual(sum("ERROR" in words for words in self.same(cases)), len(cases))
 
     def test_within_functions(self):
-        """DO, PL/pgSQL and SQL: counts of rows, errors that are caught, what is not allowed there."""
+        """In DO, PL/pgSQL and SQL functions, row counts, caught errors and what is not allowed there are as with stock COPY."""
         path, wrong = self.cluster.file("few", rows(60)), self.cluster.file("wrong", rows(60) + b"x,1\n")
         copy = f"COPY t FROM '{path}' CSV;"
         counted = "GET DIAGNOSTICS n = ROW_COUNT; RAISE NOTICE 'rows %', n;"
@@ -140,7 +140,7 @@ class Options(Battery):
         ])
 
     def test_what_functions_say(self):
-        """Messages of a CHECK, of a generated column, of an index, of a domain and of triggers: as many, in the same order and of the same lines."""
+        """Messages of a CHECK, a generated column, an index, a domain and triggers have stock COPY's number, order and lines."""
         say = ("CREATE OR REPLACE FUNCTION say(what text, a int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS"
                " $$ BEGIN IF a % 20 = 7 THEN RAISE NOTICE '% %', what, a; END IF; RETURN a; END $$;"
                "CREATE OR REPLACE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM say(TG_NAME, NEW.a); RETURN NULL; END $$;"
@@ -155,7 +155,7 @@ class Options(Battery):
         self.cluster.sql("DROP TABLE t; DROP DOMAIN said")
 
     def test_no_columns(self):
-        """Nothing in the data, or nothing in the table either."""
+        """If the data has no columns, or the table has none either, results or errors are stock COPY's."""
         files = {"TEXT": self.cluster.file("blank", b"\n" * 500), "CSV": self.cluster.file("blanks", b"\r\n" * 500),
                  "BINARY": self.cluster.file("tuples", b"PGCOPY\n\xff\r\n\0" + bytes(8) + bytes(2) * 500 + b"\xff\xff")}
         wrong = self.cluster.file("wrong", b"\n" * 400 + b"x\n" * 100)
@@ -167,10 +167,10 @@ class Options(Battery):
 
 
 class Kinds(Battery):
-    """Tables of every kind, some dozens of rows and as many as go by whole pages."""
+    """Tables of every kind, with 60 rows and with enough for whole pages."""
 
     def each(self, kinds, count=16000):
-        """(table[, what comes before the COPY[, what is asked afterwards]])."""
+        """`kinds`: (table[, what comes before the COPY[, the query afterwards]])."""
         paths = [self.cluster.file(f"rows{number}", rows(number)) for number in (60, count)]
         cases = []
         for kind in kinds:
@@ -181,7 +181,7 @@ class Kinds(Battery):
         return self.same(cases)
 
     def test_places_and_shapes(self):
-        """Tablespaces, inheritance, row types, storage, what was dropped and added."""
+        """Tablespaces, inheritance, typed tables, storage, dropped and added columns: results are stock COPY's."""
         self.cluster.sql("CREATE TABLESPACE other LOCATION ''")
         self.cluster.sql("CREATE TYPE pair AS (x int, y text); CREATE TYPE shape AS (a int, b text, c bigint, p int4range); CREATE TABLE parent (a int, b text)")
         self.each((
@@ -198,7 +198,7 @@ class Kinds(Battery):
         ))
 
     def test_constraints_and_indexes(self):
-        """Checks, keys and exclusions, at once and deferred, held and refused; every access method."""
+        """Checks, keys and exclusions, immediate and deferred, kept and violated, and every access method: results or errors are stock COPY's."""
         held = [
             "a int NOT NULL, b text, c bigint, p int4range, CHECK (p IS NOT NULL AND a >= 0)", f"{COLUMNS}, EXCLUDE USING gist (p WITH &&)",
             f"{COLUMNS}, EXCLUDE USING gist (p WITH &&) DEFERRABLE INITIALLY DEFERRED", f"{COLUMNS}, UNIQUE NULLS NOT DISTINCT (a, c)", f"{COLUMNS}, UNIQUE (a) INCLUDE (c) DEFERRABLE",
@@ -218,7 +218,7 @@ class Kinds(Battery):
         ), 2000)
 
     def test_keys_triggers_and_rules(self):
-        """Deferred keys, statement triggers, triggers of replicas, constraint triggers, rules."""
+        """Deferred keys, statement triggers, replica and constraint triggers, and rules: rows, fired triggers and errors are stock COPY's."""
         see = ("DROP TABLE IF EXISTS seen, parents CASCADE; CREATE TABLE seen (what text, n bigint);"
                "CREATE OR REPLACE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN INSERT INTO seen VALUES"
                " (TG_NAME || TG_WHEN || TG_LEVEL || TG_TABLE_NAME, CASE WHEN TG_LEVEL = 'ROW' THEN NEW.a END); RETURN NULL; END$$;" + TABLE + ";")
@@ -239,7 +239,7 @@ class Kinds(Battery):
                     f"SET session_replication_role = replica; COPY t FROM '{self.cluster.file('few', rows(60))}' CSV; RESET session_replication_role", asked)])
 
     def test_triggers_at_the_commit(self):
-        """A deferred trigger whose function changes nothing sees the rows of a statement that commits itself."""
+        """A deferred trigger with a STABLE function sees all rows of a single statement at its commit."""
         told = self.each((TABLE + ";CREATE OR REPLACE FUNCTION tell() RETURNS trigger STABLE LANGUAGE plpgsql AS"
                           " $$BEGIN RAISE NOTICE 'it sees %', (SELECT count(*) FROM t); RETURN NULL; END$$;"
                           "CREATE CONSTRAINT TRIGGER late AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.a = 7) EXECUTE FUNCTION tell()",))
@@ -247,7 +247,8 @@ class Kinds(Battery):
         self.assertIn("it sees 16000\n", told[1])
 
     def test_partitions_and_freeze(self):
-        """FREEZE of a leaf that this transaction has made; of a whole it is refused; bounds, defaults, keys of leaves."""
+        """FREEZE works in a partition truncated by the transaction, is an error in others, and falls back for a
+        partitioned table. Bounds and keys of nested leaves apply."""
         part = TABLE.replace("TABLE t", "TABLE {}") + " PARTITION BY {} (a);"
         by_list = part.format("t", "LIST") + ("CREATE TABLE l0 PARTITION OF t FOR VALUES IN (0, 1, 2, NULL); CREATE TABLE lr PARTITION OF t DEFAULT PARTITION BY RANGE (c);"
                                               "CREATE TABLE r0 PARTITION OF lr FOR VALUES FROM (MINVALUE) TO (100) PARTITION BY HASH (b);"
@@ -263,7 +264,7 @@ class Kinds(Battery):
         self.same([(leaf.format(2000), f"BEGIN; TRUNCATE whole;{freeze.format('whole')}; COMMIT")], taken="FREEZE of a partitioned table")
 
     def test_left_to_stock(self):
-        """Each reason that docs/extension.md gives, with stock COPY's rows or refusal."""
+        """Each reason to fall back that docs/extension.md gives is recorded, and rows or errors are stock COPY's."""
         path = self.cluster.file("few", rows(60))
         copy = f"COPY t FROM '{path}' CSV"
         before = ("CREATE OR REPLACE FUNCTION b() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';"

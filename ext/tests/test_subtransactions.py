@@ -1,7 +1,7 @@
 """A COPY that fails leaves transaction, session and server as stock COPY leaves them, whatever the error.
 
-Every kind of load meets every class of error: within a PL/pgSQL block that handles it, as a statement
-by itself, and after a savepoint. A new session then looks at what was committed.
+Every kind of load meets every class of error: within a PL/pgSQL block that handles it, as a statement by itself, and
+after a savepoint. Another session then looks at what was committed.
 """
 
 import collections
@@ -16,7 +16,7 @@ import unittest
 from .cluster import BIN, USER, OnCluster, Refused, left_out, wait_until
 from .libpq import Session
 
-# What goes wrong when a certain row is checked, by the setting test.fault.
+# What goes wrong when a certain row is checked, selected by the setting test.fault.
 PREPARED = """
     CREATE ROLE loader LOGIN IN ROLE pg_read_server_files;
     GRANT ALL ON SCHEMA public TO loader;
@@ -58,7 +58,7 @@ FAULTS = {
 KEY = "PRIMARY KEY"
 ROWS = "INSERT INTO t SELECT n, 'old' FROM generate_series(1, 10) n"
 TRIGGER = "CREATE TRIGGER z AFTER INSERT ON t EXECUTE FUNCTION fail_at_end()"
-# Kind of load: the key of its table, the check, what else is in place, COPY's options, the input, how it is taken when it succeeds.
+# Kind of load: the key of its table, the check, what else is there, COPY's options, the input, and the route and method when it succeeds.
 LOADS = {
     "rejects": (KEY, "sure(a)", ROWS, "rejects_to 'bad'", "rejects", "insert|row"),
     "plain": ("", "sure(a)", ROWS, "pgsluice 'require', workers 0", "good", "append|"),
@@ -67,11 +67,11 @@ LOADS = {
     "duplicates replaced": (KEY, "sure(a)", ROWS, "on_duplicate 'replace'", "twice", "insert|row"),
     "index appended to": (KEY, "sure(a)", ROWS, "pgsluice 'require', workers 0", "good", "append|leaves"),
     "index to be built": (KEY, "sure(a)", "", "lock 'exclusive', workers 0", "many", "append|build"),
-    # What failed before it may have left dead entries with the same keys; then the old file is not merged: see rebuild_from_table().
+    # A failure before it may have left dead entries with the same keys; then the old file is not merged: see rebuild_from_table().
     "index built": (KEY, "true", TRIGGER, "lock 'exclusive', workers 0", "many", "append|build"),
 }
 
-# What a client runs, and the marks that stay of it.
+# What a client runs, and the marks that remain.
 SHAPES = {
     "a block that handles it": (
         "DO $$ BEGIN INSERT INTO marks (mark) VALUES ('stays');"
@@ -93,7 +93,7 @@ WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AN
 
 
 def pooler():
-    """PgBouncer's program, or None."""
+    """The path of PgBouncer's program, or None."""
     found = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin:/usr/local/bin:" + os.environ.get("PATH", ""))
     if not found:
         left_out("PgBouncer, which is not here (Debian: apt-get install pgbouncer)")
@@ -111,7 +111,7 @@ class Subtransactions(OnCluster):
         super().setUpClass()
         rows = [f"{n},{'x' * 1900}\n" for n in range(11, 461)]
         bad = ["x,bad\n", "260,too,many\n", "5,again\n"]
-        # One session looks at it all: to connect takes longer than to look.
+        # One session makes all queries about the outcome: connecting takes longer than a query.
         cls.observer = cls.cluster.connect()
         cls.addClassCleanup(cls.observer.close)
         cls.files = {name: cls.cluster.file(name, "".join(lines).encode()) for name, lines in (
@@ -119,18 +119,18 @@ class Subtransactions(OnCluster):
             ("rejects", rows[:100] + bad[:1] + rows[100:300] + bad[1:] + rows[300:]))}
 
     def look(self, sql):
-        """What another session says."""
+        """A query's result in another session."""
         return self.observer.run(sql).strip()
 
     @contextlib.contextmanager
     def others(self, fault, session):
-        """What other sessions do meanwhile, so that the fault comes."""
+        """Other sessions meanwhile do what causes the fault."""
         if fault not in ("lock timeout", "deadlock", "serialization failure"):
             yield
             return
         with self.cluster.connect(stops=False) as other:
             if fault != "serialization failure":
-                # Of two that wait for each other, the one whose time is over first gets the error.
+                # Of two sessions that wait for each other, the one whose time is over first gets the error.
                 other.run("SET deadlock_timeout = '1h'; SELECT pg_advisory_lock(1)")
             else:
                 other.run("BEGIN; UPDATE contended SET n = n + 1")
@@ -153,7 +153,7 @@ class Subtransactions(OnCluster):
                 thread.join()
 
     def prepare(self, load):
-        """A fresh table for this kind of load; gives its COPY and how it should be taken."""
+        """Creates a table for this kind of load; returns its COPY, and the route and method expected."""
         key, check, more, options, file, taken = LOADS[load]
         self.look("SET client_min_messages = error; DROP TABLE IF EXISTS t, bad; TRUNCATE marks; CREATE TABLE bad (LIKE pgsluice.reject);"
                  f"CREATE TABLE t (a int {key}, b text CHECK ({check})); GRANT ALL ON t, bad TO loader; ALTER TABLE t OWNER TO loader; {more}")
@@ -203,23 +203,23 @@ class Subtransactions(OnCluster):
         self.assertLessEqual(warnings, {"there is no transaction in progress"})
 
     def direct(self):
-        """A session of the server's own."""
+        """A session directly on the server."""
         return self.cluster.connect(user="loader", stops=False)
 
     def test_a_block_that_handles_it(self):
-        """PL/pgSQL: the block's own work is undone, that around it stays, and so does what is acknowledged later."""
+        """If a PL/pgSQL block handles the error, the block's own work is undone; the work around it, and later work, remains."""
         self.every_fault("a block that handles it", self.direct)
 
     def test_by_itself(self):
-        """The session goes on with its next statements, each committed."""
+        """After the error, the session runs its next statements, and commits each of them."""
         self.every_fault("by itself", self.direct)
 
     def test_after_a_savepoint(self):
-        """ROLLBACK TO undoes the load and what came after the savepoint, and no more."""
+        """ROLLBACK TO undoes the load and what came after the savepoint, and nothing else."""
         self.every_fault("after a savepoint", self.direct)
 
     def test_at_any_moment(self):
-        """A cancel at whatever moment, in the middle of any subtransaction: all of the block is undone, or it had ended."""
+        """A cancel at any moment, even within a subtransaction, undoes all of the block, unless the block had ended."""
         bad = "".join(f"{n},{'bad' if n % 40 else 'x' * 1900}\n" if n % 7 else f"{n % 500},again\n" for n in range(11, 3000))
         many = self.cluster.file("moments", bad.encode())
         keys = self.cluster.file("keys", "".join(f"{n * 7919 % 60013 + 100},{n}\n" for n in range(40000)).encode())
@@ -239,13 +239,13 @@ class Subtransactions(OnCluster):
                 self.assertEqual(session.told, [])
                 whole = max(int(1000 * (time.monotonic() - began)), 10)
                 ends = collections.Counter()
-                # Evenly over its time, and again over its first part, where it goes through the most steps.
+                # Evenly over its time, and again over its first part, which has the most steps.
                 for moment in [*range(1, MOMENTS)] + [step / 4 for step in range(1, MOMENTS)]:
                     self.look("TRUNCATE marks, bad")
                     before = self.look(COUNTS)
                     session.run(f"SET statement_timeout = {max(int(whole * moment / MOMENTS), 1)}; {block}")
                     said = "".join(session.told)
-                    # On a busy machine that is too short even for these.
+                    # On a busy machine, the timeout may be too short even for this.
                     while session.run("SHOW statement_timeout") != "0":
                         session.run("RESET statement_timeout")
                     session.told.clear()
@@ -266,14 +266,14 @@ class Subtransactions(OnCluster):
 
     @unittest.skipUnless(pooler(), "no PgBouncer")
     def test_through_a_pooler(self):
-        """The pooled session that had the error serves other clients, each with its own transactions."""
+        """Through PgBouncer, the pooled session that had the error serves other clients, each with its own transactions."""
         with self.pooled() as connect:
             for shape in SHAPES:
                 self.every_fault(shape, connect, ("rejects", "index to be built"))
 
     @staticmethod
     def accepts(where):
-        """Whether somebody listens there."""
+        """Whether a server listens there."""
         try:
             Session(BIN, where).close()
         except Refused:
@@ -282,7 +282,7 @@ class Subtransactions(OnCluster):
 
     @contextlib.contextmanager
     def pooled(self):
-        """PgBouncer in transaction mode with one session; gives what connects through it."""
+        """PgBouncer in transaction mode with one session; yields a function that connects through it."""
         home = self.cluster.home
         users = self.cluster.file("users", b'"loader" ""\n')
         settings = self.cluster.file("pgbouncer.ini", (

@@ -1,6 +1,7 @@
-"""Random tables and random records: by stock COPY and by the extension, or, where COPY goes on behind a bad record, one by one.
+"""Random tables and records: by stock COPY and by the extension or, where COPY goes on after a bad record, record by
+record.
 
-The seed is said where one fails; PGSLUICE_SEED takes it up, and PGSLUICE_SOAK=n is n rounds.
+A failure reports its seed; PGSLUICE_SEED starts from it, and PGSLUICE_SOAK=n runs n rounds.
 """
 
 import itertools
@@ -17,7 +18,7 @@ ROUNDS = int(os.environ.get("PGSLUICE_SOAK", "1"))
 SEED = int(os.environ.get("PGSLUICE_SEED", "1"))
 CASES = 40
 
-# Values that a type takes, and some that it, or what is asked of the column, does not.
+# Values that a type accepts, and some that the type, or a constraint of the column, does not.
 INTEGERS = [str(n) for n in range(1, 30)], ["0", "-4", "x", "", "2147483648", "7"]
 TYPES = {
     "int": INTEGERS, "bigint": INTEGERS, "positive": INTEGERS, "present": INTEGERS,
@@ -47,7 +48,7 @@ CREATE TABLE bad (LIKE pgsluice.reject); CREATE TABLE twice (LIKE pgsluice.dupli
 
 
 class Table:
-    """A table, and a COPY of some records into some of its columns. `calm`: nothing in it depends on how a load is cut."""
+    """A table, and a COPY of some records into some of its columns. `calm`: nothing in it depends on how a load is split."""
 
     def __init__(self, rng, calm, keyed=False):
         self.rng, self.calm = rng, calm
@@ -64,7 +65,7 @@ class Table:
         self.options = f"FORMAT {'csv' if self.csv else 'text'}" + rng.choice(("", "", ", NULL 'NULL'", ", NULL '0'"))
         if self.csv and rng.random() < 0.3:
             self.options += rng.choice((", FORCE_NULL ({})", ", FORCE_NOT_NULL ({})")).format(rng.choice(self.listed)[0])
-        # With 16 came a marker that asks for a column's default.
+        # Since 16, a marker stands for a column's default.
         self.marker = "D" if MAJOR >= 16 and not keyed and rng.random() < 0.3 else None
         if self.marker:
             self.options += f", DEFAULT '{self.marker}'"
@@ -72,7 +73,7 @@ class Table:
         self.target = "t (" + ", ".join(name for name, _ in self.listed) + ")"
 
     def definitions(self, keyed):
-        """Columns, with some between that will go, and constraints."""
+        """Columns, some of which will be dropped, and constraints."""
         rng, made = self.rng, []
         for name, kind in self.columns:
             made.append(f"{name} {kind}")
@@ -96,7 +97,7 @@ class Table:
         return made
 
     def create(self, keyed):
-        """CREATE TABLE, and some partitions that were tables of another shape."""
+        """CREATE TABLE with partitions, some of which were tables of another shape."""
         rng, made = self.rng, self.definitions(keyed)
         gone = "".join(f"; ALTER TABLE t DROP {one.split()[0]}" for one in made if one.startswith("gone"))
         if not self.parted:
@@ -111,7 +112,7 @@ class Table:
         return sql
 
     def beside(self):
-        """Indexes, triggers, a foreign key, a column that came later."""
+        """Indexes, triggers, a foreign key, a column added later."""
         rng, made = self.rng, []
         each = "FOR EACH ROW EXECUTE FUNCTION"
         for chance, sql in ((0.2, "CREATE INDEX ON t (c0)"), (0.1, f"CREATE TRIGGER refuses AFTER INSERT ON t {each} refuses()"), (0.15, "ALTER TABLE t ADD late int DEFAULT 42")):
@@ -128,7 +129,7 @@ class Table:
         return made
 
     def some(self, badness, keyed):
-        """Records, the first column's values seldom or often the same."""
+        """Records whose first column has equal values rarely or often."""
         rng, made = self.rng, []
         for number in range(rng.choice((1, 3, 8, 30))):
             fields = []
@@ -149,13 +150,13 @@ class Table:
 
 
 class Tables(OnCluster):
-    """Each case by two ways."""
+    """Each case is run in two or more ways."""
 
     prepared = PREPARED
     files = itertools.count()
 
     def scripts(self, make, *ways):
-        """Runs each case by each way, and asserts that all find and say the same."""
+        """Runs each case in each way, and asserts that all results and messages are the same."""
         for seed in range(SEED, SEED + ROUNDS):
             rng = random.Random(seed)
             cases = [make(rng) for _ in range(CASES)]
@@ -173,32 +174,32 @@ class Tables(OnCluster):
         self.assertNotIn("terminated by signal", self.cluster.tail())
 
     def file(self, *records):
-        """Their file, in quotes."""
+        """Writes the records to a file; returns its path in quotes."""
         path = self.cluster.file(f"records{next(self.files)}", "".join(record + "\n" for record in records).encode())
         return f"'{path}'"
 
     def test_as_stock(self):
-        """Rows, words, what triggers and checks have noted and where the sequence is."""
+        """Rows, messages, what triggers and checks have logged, and the sequence's state are stock COPY's."""
         def way(setting, more, case):
             return (f"SET pgsluice.copy = {setting};\n\\unset QUIET\nCOPY {case.target} FROM {self.file(*case.records)} WITH ({case.options}{more});\n\\set QUIET on\n"
                     f"SELECT tableoid::regclass, t.* FROM t ORDER BY 1, {'ctid' if MAJOR < 16 else 't::text'}; SELECT * FROM log ORDER BY n; SELECT last_value, is_called FROM s;\n")
         self.scripts(lambda rng: Table(rng, False), lambda case: way("off", "", case), lambda case: way("on", "", case), lambda case: way("on", ", workers 0", case))
 
     def one_by_one(self, case, statement):
-        """Each record by itself, and what refuses it."""
+        """Loads each record by itself, and records its error."""
         return "".join(f"DO $do$ DECLARE d text; BEGIN {statement.format(self.file(record))}; EXCEPTION WHEN OTHERS THEN GET STACKED DIAGNOSTICS d = PG_EXCEPTION_DETAIL;"
                        f" INSERT INTO bad (line, sqlstate, message, detail) VALUES ({line}, SQLSTATE, SQLERRM, nullif(d, '')); END $do$;\n"
                        for line, record in enumerate(case.records, 1))
 
     def test_rejects(self):
-        """With rejects_to, as if each record had been a COPY of its own."""
+        """With rejects_to, rows and rejects are as if each record had been a separate COPY."""
         shown = "SELECT line, sqlstate, message, detail FROM bad ORDER BY line; SELECT t.* FROM t ORDER BY t::text;\n"
         self.scripts(lambda rng: Table(rng, True),
                      lambda case: self.one_by_one(case, f"COPY {case.target} FROM {{}} WITH ({case.options})") + shown,
                      lambda case: f"SET client_min_messages = error; COPY {case.target} FROM {self.file(*case.records)} WITH ({case.options}, rejects_to 'bad');\n{shown}")
 
     def test_duplicates(self):
-        """With on_duplicate, as if each record had been an INSERT … ON CONFLICT; what has lost is kept as it was."""
+        """With on_duplicate, rows, rejects and lost rows are as if each record had been a separate INSERT … ON CONFLICT."""
         shown = "SELECT line, sqlstate FROM bad ORDER BY line; SELECT t.* FROM t ORDER BY t::text; SELECT lost.* FROM {} lost ORDER BY lost::text;\n"
 
         def inserts(mode, case):

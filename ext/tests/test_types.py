@@ -1,11 +1,11 @@
-"""Every type: what the core reads and what the server reads, mixed in one row."""
+"""Every type: values that the core reads and values that the server reads, mixed in one row."""
 
 import unittest
 
 from .cluster import OnCluster
 from .differential import compare
 
-# type, values that are good, values that are refused
+# type, values that are accepted, values that are rejected
 TYPES = [
     ("bool", "t f true FALSE yes off 1 0", "maybe"),
     ("smallint", "0 -32768 32767 +1", "32768 x"),
@@ -77,7 +77,7 @@ CREATE TYPE pair AS (a int, b text);
 
 
 def enough(rows):
-    """The rows again and again, until the core reads them: the least are stock COPY's parser's alone."""
+    """The rows, repeated until the core reads them: stock COPY's parser reads smaller data."""
     return rows * (300 // len("".join(rows)) + 1)
 
 
@@ -87,17 +87,17 @@ def words(text):
 
 
 class Types(OnCluster):
-    """One table for each type, between an int and a text."""
+    """One table for each type, with a column of it between an int and a text."""
 
     settings = ["timezone = 'UTC'"]
     prepared = TYPES_SQL
 
     def same(self, data, table, setup=""):
-        """The refusal that both gave, or None."""
+        """Loads by both, and asserts equal outcomes; returns the error, or None."""
         return compare(self, self.cluster, table, "COPY t FROM {}", data, setup)
 
     def test_each_type(self):
-        """Good values load alike; each bad one is refused alike."""
+        """Good values of each type load as by stock COPY, and each bad one has its error."""
         for name, good, bad in TYPES:
             with self.subTest(type=name):
                 table = f"CREATE TABLE t (a int, v {name}, b text)"
@@ -110,32 +110,32 @@ class Types(OnCluster):
         self.assertIsNotNone(self.same(b"1\t\\N\tx\n", "CREATE TABLE t (a int, v never_null, b text)"))
 
     def test_settings(self):
-        """Settings that change what a value means."""
+        """Under settings that change what a value means, rows or errors are stock COPY's."""
         for name, value in (("date", "01/02/2024"), ("timestamp", "01/02/2024 10:00"), ("timestamptz", "2024-07-01 10:00"),
                             ("interval", "-1 1:00:00"), ("money", "1,5"), ("float8", "0.1"), ("text[]", "{NULL}"), ("timetz", "10:00")):
             for setup in ("SET datestyle = 'iso, dmy';", "SET datestyle = 'german, ymd';", "SET timezone = 'America/New_York';",
                           "SET intervalstyle = sql_standard;", "SET extra_float_digits = -3;", "SET array_nulls = off;"):
                 self.same_under(setup, name, value)
-        # A zone that is a rule brings abbreviations of its own, which 18 takes before UTC's.
+        # A time zone that is a rule brings its own abbreviations, which 18 prefers to UTC's.
         for zone, name, value in (("UTC+5", "timestamptz", "2024-07-01 10:00:00 UTC"), ("X1UTC", "timestamptz", "2024-07-01 10:00:00 UTC"),
                                   ("Z5", "timetz[]", "{10:00:00Z}"), ("T5", "timestamp", "2024-07-01T10:00:00+00"), ("BC5", "plain_date", "0044-03-15 BC")):
             self.same_under(f"SET timezone = '{zone}';", name, value)
 
     def same_under(self, setup, name, value):
-        """One value of a type under a session's settings."""
+        """Compares one value of a type under a session's settings."""
         with self.subTest(type=name, setup=setup):
             rows = "".join(enough([f"1\t{value}\tx\n"]))
             self.same(rows.encode(), f"CREATE TABLE t (a int, v {name}, b text)", setup)
 
     def test_enum_of_this_transaction(self):
-        """A label that was added in the same transaction is the server's to judge."""
+        """An enum label added in the same transaction is accepted or rejected as by stock COPY."""
         self.cluster.sql("DROP TYPE IF EXISTS young CASCADE; CREATE TYPE young AS ENUM ('a')")
         rows = "".join(enough(["1\tnew\tx\n"]))
         self.same(rows.encode(), "DROP TYPE young CASCADE; CREATE TYPE young AS ENUM ('a'); CREATE TABLE t (a int, v young, b text)",
                   "BEGIN; ALTER TYPE young ADD VALUE 'new';")
 
     def test_many_columns(self):
-        """A NULL bitmap of many bytes, all alignments, in mixed order."""
+        """105 columns of all alignments in mixed order, with a NULL bitmap of many bytes: rows are stock COPY's."""
         kinds = ["int", "text", '"char"', "bigint", "bool", "numeric", "smallint", "timestamp", "uuid", "jsonb"]
         sample = ["1", "a", "c", "2", "t", "3.5", "4", "2024-01-01 00:00:00", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", '{"a": 1}']
         table = "CREATE TABLE t (" + ", ".join(f"c{i} {kinds[i % 10]}" for i in range(105)) + ")"

@@ -1,4 +1,4 @@
-"""COPY into tables that others can reach: entries of unique indexes wait and are merged, and the row is refused that stock COPY refuses."""
+"""COPY into live tables: entries of unique indexes wait and are merged, and the row that is rejected is the one that stock COPY rejects."""
 
 import os
 import random
@@ -16,10 +16,10 @@ UNIQUE = {
     "tn": "(n)",  # ranked: equal values in several forms
     "td": "(d)",  # with NULLs
     "tdk": "(d, k) NULLS NOT DISTINCT",
-    "tlong": "(long)",  # parents and their parents fill soon
+    "tlong": "(long)",  # long keys: leaves, their parents and the level above fill soon
 }
 PLAIN = {"tw": "(w)"}
-# With each row, as stock COPY does it.
+# Row by row, as with stock COPY.
 ROWS = {"zexpr": "UNIQUE INDEX zexpr ON t (upper(l), k)", "apart": "UNIQUE INDEX apart ON t (k) WHERE k % 2 = 0"}
 TABLE = (
     "SET client_min_messages = error; DROP TABLE IF EXISTS t; CREATE TABLE t (u uuid, w text COLLATE \"C\", l text COLLATE \"C\","
@@ -36,7 +36,7 @@ FORCED = "SET pgsluice.debug_force_routes = on;"
 
 
 def table(rows=10000, first="", more=""):
-    """The statements that make the table."""
+    """The statements that create the table."""
     return TABLE.format(rows=rows, first=first, more=more)
 
 
@@ -49,17 +49,17 @@ def fields(count, seed=1, odd=0):
 
 
 def old(n):
-    """What the table's row has."""
+    """The values that the table's row has."""
     return ["", f"w{n * 7919 % 300}", f"l{n}", str(n * 7919 % 1000003), f"{n}.50", str(-n) if n % 5 else "", ""]
 
 
 def lines(rows):
-    """CSV."""
+    """Lines of CSV."""
     return [",".join(row) + "\n" for row in rows]
 
 
 def repeat(rows, at, column, of):
-    """Row `at` (from 0) gets the key of row `of`, or of an old one if that is negative."""
+    """Gives row `at` (from 0) the key of row `of` or, if that is negative, of an old row."""
     columns = {"u": (0,), "wl": (1, 2), "k": (3,), "n": (4,), "d": (5,)}[column]
     source = old(-of) if of < 0 else rows[of]
     for c in columns:
@@ -67,10 +67,10 @@ def repeat(rows, at, column, of):
 
 
 class WithTable:
-    """The table and what is asked of it."""
+    """The table, its checks and its queries."""
 
     def checked(self, cluster=None, indexes=(*UNIQUE, *PLAIN)):
-        """amcheck of every index, every row in each, and each key once."""
+        """Runs amcheck on every index: it must have an entry for every row, and each key once."""
         cluster = cluster or self.cluster
         for index in indexes:
             check(cluster, index)
@@ -78,7 +78,7 @@ class WithTable:
                 cluster.sql(f"SELECT bt_index_check('{index}', true, true)")
 
     def answers(self):
-        """The table, and scans of the indexes in both directions."""
+        """The rows of the table, and scans of the indexes in both directions."""
         said = [self.sql("SELECT count(*), md5(string_agg(t::text, ',' ORDER BY t::text)) FROM t")]
         for order in SCANS:
             shown = order.replace(" NULLS FIRST", "")
@@ -87,28 +87,28 @@ class WithTable:
         return said
 
     def merged(self, path, before=""):
-        """Loads the file: how many entries of each index were merged."""
+        """Loads the file; returns how many entries of each index were merged."""
         said = self.sql(f"SET pgsluice.copy = on; {before} {COPY.format(path)}; {MERGED}")
         return {index: int(count) for index, count in (line.split("|") for line in said.splitlines())}
 
 
 class Merges(WithTable, LoadedTwice):
-    """Loads by stock COPY and by ours."""
+    """Compares a load by stock COPY with one by the extension."""
 
     settings = ["max_prepared_transactions = 2", "deadlock_timeout = 200ms"]
 
     def load(self, path, setting, rows=10000, first="", more="", before="", after=""):
-        """What is in the table after the COPY, by rows and by each index."""
+        """The COPY's error, or the answers by table scan and by each index after it."""
         return self.left_by(setting, table(rows, first, more), f"{before} {COPY.format(path)}; {after}")
 
     def test_equal_to_stock(self):
-        """Few and many for each leaf, into small and large indexes, all at once and in parts."""
+        """With few or many entries for each leaf, small or large indexes, and ample or little memory, every index answers as after stock COPY."""
         for have, come, memory in ((10000, 15000, "64MB"), (0, 9000, "64MB"), (3, 9000, "64MB"), (500, 15000, "1MB"), (20000, 1500, "64MB")):
             self.same(lines(fields(come)), rows=have, before=f"SET maintenance_work_mem = '{memory}';")
             self.checked()
 
     def test_the_way_is_taken(self):
-        """Entries are merged, and none where the administrator says so; WAL and sizes are at most stock COPY's."""
+        """Entries are merged; with allow_unique_leaf_merge off, none are, the load writes more WAL, and indexes are about as large (15 % and four blocks)."""
         path = self.cluster.file("input", "".join(lines(fields(20000))).encode())
         wal, sizes = {}, {}
         for allowed in ("on", "off"):
@@ -134,7 +134,7 @@ class Merges(WithTable, LoadedTwice):
             self.assertLess(ours, stock * 1.15 + 4 * 8192, index)
 
     def test_each_key_that_is_there(self):
-        """Of the load or of the table, in each index, and the line of the row that has it again."""
+        """A duplicate of a key in the load or in the table, in each index, is stock COPY's error, with the line of the later row."""
         for column, name in (("u", "t_pkey"), ("wl", "twl"), ("k", "tk"), ("n", "tn"), ("d", "td")):
             rows = fields(8000)
             rows[6100][5] = rows[300][5] = "77" if column == "d" else ""
@@ -154,7 +154,7 @@ class Merges(WithTable, LoadedTwice):
         self.assertIn('"tdk"', self.same(lines(rows), rows=300))
 
     def test_first_of_many(self):
-        """Any number of keys twice and three times, in any of the indexes and several of a row; memory for a few rows, and rows into gaps."""
+        """With random duplicates in any index, little memory, gaps and other unique indexes, the result or error is stock COPY's."""
         gaps = "DELETE FROM t WHERE d % 3 = 0; VACUUM t;"
         for seed in range(int(os.environ.get("PGSLUICE_SEEDS", 40))):
             chance = random.Random(seed)
@@ -175,7 +175,7 @@ class Merges(WithTable, LoadedTwice):
                     self.checked()
 
     def test_errors_of_later_rows(self):
-        """A row that is refused for its key comes before one that cannot be read or that something else refuses, and after it."""
+        """A duplicate key is reported before a later row that is rejected for another reason, and after an earlier one, as by stock COPY."""
         twice = fields(8000)
         repeat(twice, 2500, "k", 2000)
         spoils = {
@@ -196,7 +196,7 @@ class Merges(WithTable, LoadedTwice):
                     self.assertIn(code, self.same(made, rows=100, more=more))
 
     def test_errors_while_a_page_is_locked(self):
-        """An access method's own refusal is not held back: it ends the load, though a row before it has its key again."""
+        """An access method's own error is not held back: it ends the load, even if an earlier row has a duplicate key."""
         rows = fields(8000)
         repeat(rows, 2500, "k", 2000)
         rows[7000][3] = "7"
@@ -209,7 +209,7 @@ class Merges(WithTable, LoadedTwice):
         self.assertIn("COPY t, line 7001", str(refused.exception))
 
     def test_same_row(self):
-        """One row that two indexes refuse: by the order of the indexes, whichever waits."""
+        """If two indexes reject one row, the order of the indexes decides, whichever of them waits."""
         for first, more in (("", ""), ("CREATE UNIQUE INDEX apart ON t (k) WHERE k > 0;", ""), ("", "CREATE UNIQUE INDEX zpart ON t (k) WHERE k > 0;"),
                             ("CREATE UNIQUE INDEX aexpr ON t ((k + 0), lower(l));", "ALTER TABLE t ADD UNIQUE (u, k);")):
             rows = fields(6000)
@@ -218,7 +218,7 @@ class Merges(WithTable, LoadedTwice):
             self.assertIn("COPY t, line 4001", self.same(lines(rows), rows=200, first=first, more=more))
 
     def test_deferrable(self):
-        """A constraint that may be checked later leaves the others as they are."""
+        """A deferrable constraint is checked as by stock COPY, next to indexes that are merged."""
         rows = fields(6000)
         repeat(rows, 5000, "n", 10)
         late = "DROP INDEX tn; ALTER TABLE t ADD CONSTRAINT late UNIQUE (n) DEFERRABLE INITIALLY DEFERRED;"
@@ -226,7 +226,7 @@ class Merges(WithTable, LoadedTwice):
         self.same(lines(rows), rows=200, more=late, after="DELETE FROM t x USING t y WHERE x.n = y.n AND x.ctid > y.ctid;")
 
     def test_deleted_rows(self):
-        """Of this transaction and of others, marked or not, whose keys come again; more of them than a leaf holds."""
+        """Keys of rows that this or another transaction has deleted can be loaded again, even if more of them exist than a leaf holds."""
         rows = fields(5000)
         path = self.cluster.file("again", "".join(lines(rows)).encode())
         self.same(lines(rows), rows=500, before=f"{COPY.format(path)}; DELETE FROM t WHERE k >= 1000000;")
@@ -236,7 +236,7 @@ class Merges(WithTable, LoadedTwice):
             self.sql(f"DELETE FROM t WHERE k >= 1000000; {INDEXED} SET enable_sort = off; {reads if n else ''}")
             self.assertGreater(self.merged(path)["t_pkey"], 1000, n)
             self.checked()
-        with Held(self.cluster).process as held:  # so that none of what follows may be cleaned up
+        with Held(self.cluster).process as held:  # so that nothing of what follows may be cleaned up
             held.stdin.write("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1;\n")
             held.stdin.flush()
             held.stdout.readline()
@@ -256,12 +256,12 @@ class Merges(WithTable, LoadedTwice):
         self.checked()
 
     def waits(self, load):
-        """Whether the COPY comes to wait for a transaction."""
+        """Whether the COPY starts to wait for a transaction."""
         return wait_until(lambda: load.poll() is not None or self.sql(
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'transactionid' AND query LIKE '%COPY t%'") != "0")
 
     def test_rows_of_open_transactions(self):
-        """Inserted or deleted by one that commits or rolls back: the COPY waits, then does as stock COPY."""
+        """If an open transaction has inserted or deleted a key, the COPY waits for its end, then has stock COPY's result."""
         rows = fields(5000)
         repeat(rows, 4000, "n", -100)
         rows[4000][3] = "100"
@@ -287,7 +287,7 @@ class Merges(WithTable, LoadedTwice):
             self.assertEqual("COPY t, line 4001" in said[1][1], refused)
 
     def test_two_loads_of_the_same_keys(self):
-        """One waits, then fails; neither is ended as a deadlock."""
+        """Of two loads with the same keys, one waits and then fails on a duplicate; neither fails on a deadlock."""
         rows = fields(12000)
         paths = [self.cluster.file("input0", "".join(lines(rows)).encode()), self.cluster.file("input1", "".join(lines(rows[::-1])).encode())]
         for attempt in range(3):
@@ -301,7 +301,7 @@ class Merges(WithTable, LoadedTwice):
             self.assertEqual(self.sql("SELECT count(*) FROM t"), "15000")
 
     def test_beside_others(self):
-        """Writers of the same keys, deletes, VACUUM, and scans in both directions, each time in order."""
+        """Loads merge their entries while others insert the same keys, delete and VACUUM; scans in both directions find rows in order each time."""
         rows = fields(15000)
         path = self.cluster.file("input", "".join(lines(rows)).encode())
         self.sql(table(5000))
@@ -335,7 +335,7 @@ class Merges(WithTable, LoadedTwice):
         self.assertEqual(self.sql("SELECT count(*) FROM t WHERE k < 100000000"), "20000")
 
     def test_partitions(self):
-        """Each partition by itself; of two that refuse a row, the first one of the input."""
+        """Each partition's indexes are merged; if two partitions reject a row, the first one of the input is reported."""
         made = ("SET client_min_messages = error; DROP TABLE IF EXISTS t; CREATE TABLE t (u uuid, w text, l text, k bigint, n numeric, d int, long text, PRIMARY KEY (u, k),"
                 " UNIQUE (n, k)) PARTITION BY HASH (k); CREATE TABLE t0 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 0);"
                 " CREATE TABLE t1 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 1);")
@@ -358,7 +358,7 @@ class Merges(WithTable, LoadedTwice):
                 self.assertIn("COPY t, line 4001", str(refused.exception), setting)
 
     def test_savepoints_and_commands_around(self):
-        """Rolled back to a savepoint, prepared, found by triggers and by the next command."""
+        """With savepoints, a prepared transaction, triggers and a foreign key to the table itself, rows are stock COPY's, and indexes pass amcheck."""
         rows = lines(fields(6000))
         self.same(rows, rows=300, before="SAVEPOINT s;", after="ROLLBACK TO s;")
         self.checked()
@@ -379,7 +379,7 @@ class Merges(WithTable, LoadedTwice):
         self.assertEqual(self.sql("SELECT count(*) FROM t"), "6300")
 
     def test_serializable(self):
-        """A reader that has read a range conflicts with what is merged into it; a key that a conflicting transaction has committed fails as with stock COPY."""
+        """SERIALIZABLE: a reader of a range conflicts with a merge into it; a key that a conflicting transaction has committed fails as with stock COPY."""
         parts = [self.cluster.file(f"part{odd}", "".join(lines(fields(9000, odd + 7, odd))).encode()) for odd in range(2)]
         reader_conflicts(self, table() + f"COPY t FROM '{parts[0]}' WITH (FORMAT csv); DELETE FROM t WHERE k % 10 > 1", "SELECT count(*) FROM t WHERE k BETWEEN 1050000 AND 1050200",
                          [COPY.format(path) for path in parts[1:]])
@@ -394,12 +394,12 @@ class Merges(WithTable, LoadedTwice):
 
 
 class MergesLogged(WithTable, OnCluster):
-    """The server is killed, and followed."""
+    """The server is killed, or followed by a standby."""
 
     settings = ["wal_level = replica", "wal_keep_size = '2GB'", "checkpoint_timeout = 1h", "maintenance_work_mem = '4MB'"]
 
     def killed(self, chance, path, before, attempt):
-        """Kills the server at some size of the largest index."""
+        """Kills the server at a random size of the largest index."""
         size = int(self.sql("SELECT pg_relation_size('tlong') / 8192"))
         blocks = size + chance.randrange(1, 700)
         load = subprocess.Popen(self.cluster.command("-c", f"SET pgsluice.copy = on; {before} {COPY.format(path)}"), stderr=subprocess.DEVNULL)
@@ -411,7 +411,7 @@ class MergesLogged(WithTable, OnCluster):
         self.cluster.start()
 
     def test_killed_in_the_middle(self):
-        """At any instant: the indexes are whole, and go on."""
+        """Whenever the server is killed during a merge, every index passes amcheck after recovery, and takes deletes, VACUUM and another merge."""
         path = self.cluster.file("input", "".join(lines(fields(12000))).encode())
         chance = random.Random(12)
         for attempt in range(4):
@@ -425,7 +425,7 @@ class MergesLogged(WithTable, OnCluster):
 
     @unittest.skipUnless("PGSLUICE_SOAK" in os.environ, "PGSLUICE_SOAK=1 runs it")
     def test_a_hundred_kills_under_writers(self):
-        """Two loads, writers, deletes and VACUUM at once, and a kill at any instant, a hundred times: no row lost or twice, indexes whole."""
+        """Two loads, inserts, deletes and VACUUM at once, killed at any time, a hundred times: no row is lost or duplicated, and indexes pass amcheck."""
         chance = random.Random(int(os.environ.get("PGSLUICE_SEED", 100)))
         self.sql(table(5000) + "CREATE TABLE done (name text PRIMARY KEY, rows int)")
         for attempt in range(100):
@@ -457,7 +457,7 @@ class MergesLogged(WithTable, OnCluster):
             self.sql("DELETE FROM t WHERE k >= 1000000; DELETE FROM done")
 
     def test_a_standby_follows(self):
-        """It answers by the indexes all the while, in both directions, and is whole when it takes over, without the library."""
+        """A standby without the library answers by the indexes during the load, in both directions; once it takes over, they pass amcheck and take writes."""
         self.sql(table(5000))
         path = self.cluster.file("input", "".join(lines(fields(15000))).encode())
         scans = ("SELECT count(*) FROM (SELECT u FROM t ORDER BY u) _; SELECT count(*) FROM (SELECT u FROM t ORDER BY u DESC) _;"
@@ -471,7 +471,7 @@ class MergesLogged(WithTable, OnCluster):
         self.checked(standby)
 
     def test_what_is_replayed_is_what_was_done(self):
-        """Byte by byte, as the server itself compares each page that is replayed, with dead items and a VACUUM beside."""
+        """Replayed pages equal the primary's (wal_consistency_checking), also with dead items and a concurrent VACUUM; the indexes have the same size."""
         primary = Cluster(["wal_level = replica", "wal_consistency_checking = 'all'", "wal_keep_size = 8GB"])
         self.addCleanup(primary.remove)
         primary.sql("CREATE EXTENSION pgsluice;" + table(5000))

@@ -1,4 +1,4 @@
-"""Volatile CHECK constraints and conditions may look at the load: stock COPY does the work, or with its own options pgsluice, row by row."""
+"""Volatile CHECK constraints and conditions may read the loaded table, so stock COPY does the work; with rejects_to, pgsluice does it row by row."""
 
 import unittest
 
@@ -11,7 +11,7 @@ DATA = "".join(f"{'' if i % 7 == 3 else i},row {i}\n" for i in range(3500)).enco
 
 
 class Volatile(OnCluster):
-    """Each call writes down how many rows of the load are in the table by then."""
+    """Each call records how many rows of the load are in the table by then."""
 
     prepared = (
         "CREATE TABLE log (x int, seen bigint);"
@@ -21,11 +21,11 @@ class Volatile(OnCluster):
     )
 
     def left(self, table, data=b"1,x\n2,y\n" * 20, copy=CSV, reason=REASON):
-        """The load is stock COPY's, for this reason."""
+        """The load falls back to stock COPY for this reason."""
         compare(self, self.cluster, table, copy, data, route=reason)
 
     def test_where_it_is(self):
-        """The constraint is the table's, a domain's, an element's, an attribute's, a partition's."""
+        """A volatile CHECK of the table, a domain, an array's element, an attribute or a partition makes the load fall back to stock COPY."""
         self.left("CREATE TABLE t (id serial, a int CHECK (looks(a)), b text)")
         for kind in ("looked", "above"):
             self.left(f"CREATE TABLE t (id serial, a {kind}, b text); CREATE INDEX ON t (id)")
@@ -36,7 +36,8 @@ class Volatile(OnCluster):
         self.left("CREATE TABLE t (id serial, a int, b text, c looked DEFAULT 5)", reason=REASON)
 
     def test_conditions(self):
-        """A trigger's, of the table or of a partition, which a COPY of the session has seen without; a cast in WHERE."""
+        """A volatile cast in WHERE, or trigger condition of the table or a partition, makes the load fall back, even
+        if the session has loaded the table before."""
         fires = "CREATE TRIGGER w AFTER INSERT ON {} FOR EACH ROW WHEN (looks(NEW.a)) EXECUTE FUNCTION ignore()"
         self.left(f"CREATE TABLE t (id serial, a int, b text); {fires.format('t')}")
         self.left("CREATE TABLE t (id serial, a int, b text)", copy=CSV + " WHERE a::looked >= 0")
@@ -47,12 +48,12 @@ class Volatile(OnCluster):
         self.assertEqual(said.split("\n"), ["taken over", REASON])
 
     def test_not_volatile(self):
-        """The same function by another label: pgsluice does the work."""
+        """If the function of the CHECK is immutable, pgsluice does the work."""
         self.sql("CREATE FUNCTION fits(int) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN $1 IS DISTINCT FROM 13; END'")
         compare(self, self.cluster, "CREATE TABLE t (id serial, a int CHECK (fits(a)), b text)", CSV, DATA, route=ROUTES)
 
     def test_rejects(self):
-        """With rejects_to each row that the constraint refuses is kept, and the function sees the rows before."""
+        """With rejects_to, each row that the constraint rejects is kept, and the function sees the rows before it."""
         path = self.cluster.file("input", DATA)
         said = self.sql("DROP TABLE IF EXISTS t; TRUNCATE log; CREATE TABLE t (id serial, a int CHECK (looks(a)), b text); CREATE TABLE bad (LIKE pgsluice.reject);"
                         f"COPY t (a, b) FROM '{path}' WITH (FORMAT csv, rejects_to 'bad'); SELECT count(*) FROM t; SELECT count(*), min(line), min(sqlstate) FROM bad;"

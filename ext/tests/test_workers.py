@@ -1,4 +1,4 @@
-"""Loads with workers: the same rows, the same refusals."""
+"""Loads with workers: the same rows, the same errors."""
 
 import functools
 import os
@@ -45,7 +45,7 @@ def text(count, seed=2):
 
 
 def workers(cluster):
-    """The workers' process ids: they have no database and are in no view."""
+    """The workers' process IDs, from /proc."""
     postmaster = int((cluster.data / "postmaster.pid").read_text().split()[0])
     children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
     found = []
@@ -62,13 +62,13 @@ class Workers(OnCluster):
     """`workers n` in the statement starts them at once."""
 
     def same(self, data, copy=CSV, table=TABLE):
-        """The refusal that both gave, or None; workers must have come where rows were loaded."""
+        """Loads by both, and asserts equal outcomes and that no worker is left; returns the error, or None."""
         refusal = compare(self, self.cluster, table, copy, data, ordered=False)
         self.assertTrue(wait_until(lambda: not workers(self.cluster)))
         return refusal
 
     def test_they_come(self):
-        """The view says how many."""
+        """last_copy shows how many workers there were: two, or none with max_parallel_workers = 0."""
         path = self.cluster.file("input", csv(40000))
         said = self.cluster.sql(
             f"DROP TABLE IF EXISTS t; {TABLE}; SET pgsluice.copy = on; {CSV.format(repr(str(path)))}; SELECT workers FROM pgsluice.last_copy")
@@ -78,7 +78,7 @@ class Workers(OnCluster):
         self.assertEqual(said, "0")
 
     def test_rows(self):
-        """Many chunks, cut at record ends only."""
+        """Data of many chunks, which are split only at the ends of records, loads as by stock COPY."""
         self.assertIsNone(self.same(csv(60000)))
         self.assertIsNone(self.same(csv(60000, eol="\r\n")))
         self.assertIsNone(self.same(csv(60000, eol="\r")))
@@ -88,14 +88,14 @@ class Workers(OnCluster):
         self.assertIsNone(self.same(csv(9000) + b'1,"' + b"wide\n" * 200000 + b'",\n' + csv(40000)))
 
     def test_checked_rows(self):
-        """Constraints, WHERE, keys and triggers see every row."""
+        """With CHECK, WHERE, unique keys and generated columns, rows or errors are stock COPY's."""
         self.assertIsNone(self.same(csv(40000), CSV + " WHERE a % 3 = 0",
                                     TABLE[:-1] + ", CHECK (a >= 0), UNIQUE (a), g int GENERATED ALWAYS AS (a + 1) STORED)"))
         self.assertIsNotNone(self.same(csv(40000), CSV, TABLE[:-1] + ", CHECK (a <> 35000))"))
         self.assertIsNotNone(self.same(csv(40000) + b"7,x,\n", CSV, TABLE[:-1] + ", UNIQUE (a))"))
 
     def test_records_longer_than_a_chunk(self):
-        """What follows upon them is loaded too, in every format and encoding."""
+        """A record longer than a chunk, and the rows after it, load in CSV and text format, in another encoding, too."""
         for length in (262_144, 300_000, 1_500_000):
             for data, copy in ((csv(40000) + b'7,"' + b"x\n" * (length // 2) + b'",\n' + csv(9000, seed=5), CSV),
                                (text(30000) + b"7\t" + b"y" * length + b"\t\\N\n" + text(9000, seed=6), TEXT)):
@@ -103,13 +103,13 @@ class Workers(OnCluster):
                 self.assertIsNone(self.same(data, copy[:-1] + ", ENCODING 'LATIN2')"))
 
     def test_refusals(self):
-        """An error far into the data names its line."""
+        """An error far into the data is stock COPY's, with its line."""
         for bad in (b"x,y,\n", b"1,y\n", b"1,y,{\n", b"1,\xff,\n", b"1,y\rz,\n", b'1,"y,\n', b"1,nul\0,\n"):
             for rest in (b"", csv(20000)):
                 self.assertIsNotNone(self.same(csv(30000) + bad + rest))
 
     def test_from_stdin(self):
-        """A client's stream, and one that stops in the middle."""
+        """A client's stream loads completely; if the client is killed in the middle, no rows and no workers are left."""
         data = csv(60000)
         self.cluster.sql(f"DROP TABLE IF EXISTS t; {TABLE}")
         copy = "SET pgsluice.copy = on; " + CSV.format("STDIN")
@@ -128,7 +128,7 @@ class Workers(OnCluster):
         self.assertEqual(self.cluster.sql("SELECT count(*) FROM t"), "60000")
 
     def test_a_worker_is_terminated(self):
-        """Its chunk is formed by the leader; nothing is lost."""
+        """If a worker is terminated, the leader forms its chunk: no row is lost."""
         self.cluster.sql(f"DROP TABLE IF EXISTS t; {TABLE}")
         data = csv(100000)
         half = data.index(b"\n", len(data) // 2) + 1
@@ -136,7 +136,7 @@ class Workers(OnCluster):
                                    stdin=subprocess.PIPE)
         process.stdin.write(data[:half])
         process.stdin.flush()
-        # They are there until the second half has come, and die while it comes.
+        # They stay until the second half has come, and are terminated while it comes.
         self.assertTrue(wait_until(lambda: workers(self.cluster)))
         prey = workers(self.cluster)
         writer = threading.Thread(target=process.stdin.write, args=(data[half:],))
@@ -144,18 +144,18 @@ class Workers(OnCluster):
         for pid in prey:
             os.kill(pid, signal.SIGTERM)
         writer.join()
-        # Only now does the data end, and with it the load that the workers are for.
+        # Only now does the data end, and with it the load that needs the workers.
         process.communicate()
         self.assertEqual(process.returncode, 0)
         self.assertEqual(self.cluster.sql("SELECT count(*), count(DISTINCT a) FROM t"), "100000|100000")
 
     def test_no_shared_memory(self):
-        """Where the memory for them cannot be reserved, by now or any more, the load goes on without workers."""
+        """If memory for the workers cannot be reserved, the load goes on without them; a load that needs less has its worker."""
         server = Cluster()
         self.addCleanup(server.remove)
         server.sql("CREATE EXTENSION pgsluice")
         server.stop()
-        # In units of 512 bytes: more than is written to any file, and less than the chunks of 16 workers are.
+        # In units of 512 bytes: more than is written to any file, and less than the chunks of 16 workers need.
         server._run(["sh", "-c", f"ulimit -f {30 << 11}; exec '{BIN}/pg_ctl' -D '{server.data}' -l '{server.log}' -w start"])
         path = server.file("input", csv(20000))
         with server.connect() as session:
@@ -167,7 +167,7 @@ class Workers(OnCluster):
             self.assertEqual(session.told, [])
 
     def test_cancelled(self):
-        """Ctrl-C leaves no worker and no segment."""
+        """A cancelled load leaves no workers and no rows."""
         self.cluster.sql(f"DROP TABLE IF EXISTS t; {TABLE}")
         copy = "SET pgsluice.copy = on; " + CSV.format(endless(self.cluster.file("input", csv(20000))))
         process = subprocess.Popen(self.cluster.command("-c", copy), stderr=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""The stock build as the oracle: the same index by both ways, equal to the byte."""
+"""The stock build as the oracle: both methods build the same index, equal to the byte."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ _LOCATION = re.compile(r"^LOCATION:.*\n?", re.M)
 _TUPLE = re.compile(r"tuple \(\d+,\d+\)")
 _PLACE = re.compile(r"^psql:[^:]*:\d+: ", re.M)
 _PAGE = 8192
-# What an index that was built at the end of a COPY says beyond stock COPY's error.
+# The hint that an index built at the end of a COPY adds to stock COPY's error.
 BOTH = re.compile(r"^HINT:  The key is first in line (\d+) and again in line (\d+)\.\n", re.M)
 
 STOCK = "SET pgsluice.index_build = off; SET max_parallel_maintenance_workers = 0;"
@@ -19,7 +19,7 @@ LAST = "SELECT method || coalesce(' ' || scan, ': ' || fell_back_because) FROM p
 
 
 def refusal(cluster, sql):
-    """What the server says against it, or None."""
+    """The server's error, or None."""
     try:
         cluster.sql(sql)
         return None
@@ -43,20 +43,20 @@ def pages(cluster, index):
 
 
 def new_blocks(cluster, index, start=0):
-    """How many of an index's blocks from byte `start` on are zeros: added, and not used yet."""
+    """How many of an index's blocks from byte `start` on are zeros: added, but not used yet."""
     cluster.sql("CHECKPOINT")
     content = (cluster.data / cluster.sql(f"SELECT pg_relation_filepath('{index}')")).read_bytes()
     return sum(not any(content[at:at + _PAGE]) for at in range(start, len(content), _PAGE))
 
 
 def check_size(test, primary, standby, index):
-    """An index has the same blocks on a standby, but for those at its end that were added and not used."""
+    """Asserts that an index has the same blocks on a standby, except those at its end that were added but not used."""
     sizes = [int(cluster.sql(f"SELECT pg_relation_size('{index}')")) for cluster in (primary, standby)]
     test.assertEqual(sizes[0], sizes[1] + new_blocks(primary, index, sizes[1]) * _PAGE, index)
 
 
 def check(cluster, index):
-    """amcheck's opinion, where amcheck is there."""
+    """Runs amcheck on an index, if amcheck is installed."""
     if clusters.has("amcheck"):
         cluster.sql(
             "CREATE EXTENSION IF NOT EXISTS amcheck;"
@@ -65,7 +65,7 @@ def check(cluster, index):
 
 
 def compare(test, cluster, definition, settings="", scan="pages"):
-    """Builds `definition` ("INDEX ON t (a)") by both ways and asserts equal pages."""
+    """Builds `definition` ("INDEX ON t (a)") by both methods and asserts equal pages; returns their number."""
     head, tail = definition.split(" ON ", 1)
     cluster.sql("SET lock_timeout = 10000; DROP INDEX IF EXISTS stock, sorted")
     cluster.sql(f"{STOCK}{settings}CREATE {head} stock ON {tail}")
@@ -83,7 +83,7 @@ def compare(test, cluster, definition, settings="", scan="pages"):
 
 
 def reader_conflicts(test, table, read, copies):
-    """SERIALIZABLE: who has read a part of an index conflicts with the last COPY into it, also behind others that have changed its leaves."""
+    """SERIALIZABLE: a session that has read a part of an index conflicts with the last COPY into it, even after other COPYs have changed its leaves."""
     begin = "BEGIN ISOLATION LEVEL SERIALIZABLE; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;"
     *others, last = copies
     for setting in ("off", "on"):
@@ -100,7 +100,7 @@ def reader_conflicts(test, table, read, copies):
 
 
 def standby_follows(test, load, scans, seen, indexes):
-    """A standby without the library answers by the indexes while the load runs, as `seen` says, and takes over; gives it."""
+    """A standby without the library answers from its indexes during the load, always with one of `seen`, then takes over; returns it."""
     standby = Cluster(["hot_standby = on", "session_preload_libraries = ''"], copy_of=test.cluster)
     test.addCleanup(standby.remove)
     standby.follow(test.cluster)
@@ -123,22 +123,22 @@ def standby_follows(test, load, scans, seen, indexes):
 
 
 class LoadedTwice(OnCluster):
-    """Tests whose load(path, setting) says what a load with `pgsluice.copy` off or on leaves."""
+    """Tests whose load(path, setting) returns the result of a load with `pgsluice.copy` off or on."""
 
     def same(self, lines, **how):
-        """Both ways say the same; gives it."""
+        """Asserts that both loads have the same result; returns it."""
         path = self.cluster.file("input", "".join(lines).encode())
         stock, ours = (self.load(path, setting, **how) for setting in ("off", "on"))
         self.assertEqual(stock, ours)
         return ours
 
     def left_by(self, setting, table, load):
-        """What a transaction that loads the table says, or what is in it then, by `answers()`."""
+        """Loads the table in a transaction; returns its error, or else `answers()`."""
         self.sql(table)
         try:
             self.sql(f"SET pgsluice.copy = {setting}; BEGIN; {load} COMMIT")
         except Refused as refused:
-            # Stock COPY goes back to gaps by the free space map: a row's place is not the same.
+            # Stock COPY fills gaps by the free space map, so rows have other TIDs.
             said = _TUPLE.sub("tuple", _PLACE.sub("", _LOCATION.sub("", str(refused))))
             return BOTH.sub("", said) if setting == "on" else said
         return self.answers()
