@@ -41,19 +41,19 @@ impl Cluster {
     /// A load of the table `t` that fails with these words and a hint, and adds no row.
     fn refuses(&mut self, file: &str, more: &[&str], words: &[&str]) {
         let before = self.world.sql("SELECT count(*) FROM t");
-        let said = self.to_nodes(file, more).unwrap_err();
+        let said = self.load_nodes(file, more).unwrap_err();
         assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
         assert!(said.contains("hint: "), "{said}");
         assert_eq!(self.world.sql("SELECT count(*) FROM t"), before, "{said}");
     }
 
-    fn to_nodes(&mut self, file: &str, more: &[&str]) -> Result<serde_json::Value, String> {
+    fn load_nodes(&mut self, file: &str, more: &[&str]) -> Result<serde_json::Value, String> {
         let all = [file, "--table", "t", "--route", "nodes"];
         self.world.load(&[&all[..], more].concat())
     }
 
     fn loads(&mut self, file: &str, more: &[&str], rows: usize) {
-        let summary = self.to_nodes(file, more).unwrap();
+        let summary = self.load_nodes(file, more).unwrap();
         assert_eq!(summary["loaded"], rows, "{summary}");
     }
 
