@@ -1,24 +1,23 @@
-//! Whose fault an error of the server's is: a record's, so that the load can go on
-//! without it, or somebody else's.
+//! Decides whether a record is the cause of an error of the server, so that the load can continue
+//! without it.
 
 use crate::error::Error;
 use crate::text::text;
 
-/// The classes of the server's own SQLSTATEs (`errcodes.txt`, of any major). Others are those of
-/// the author of a trigger.
+/// The classes of the server's own SQLSTATEs (`errcodes.txt`, of all major versions). The authors
+/// of triggers define other classes.
 const POSTGRES: [&str; 44] = [
     "00", "01", "02", "03", "08", "09", "0A", "0B", "0F", "0L", "0P", "0Z", "10", "20", "21", "22",
     "23", "24", "25", "26", "27", "28", "2B", "2D", "2F", "34", "38", "39", "3B", "3D", "3F", "40",
     "42", "44", "53", "54", "55", "57", "58", "72", "F0", "HV", "P0", "XX",
 ];
 
-/// Whether an error with this SQLSTATE is the record's own fault.
+/// Whether an error with this SQLSTATE is caused by the record.
 ///
-/// Data exceptions (22), integrity constraints (23), the check option of views
-/// (44), exceptions that a trigger raises (P0 of PL/pgSQL, 38 of other languages,
-/// classes that are not the server's) and limits such as the longest index row
-/// (54000). Everything else (connection, disk, privileges, deadlock, cancelled)
-/// fails the load.
+/// These are data exceptions (22), integrity constraints (23), the check option of views (44),
+/// exceptions that a trigger raises (P0 of PL/pgSQL, 38 of other languages, classes that are not
+/// the server's), and limits such as the longest index row (54000). Everything else (connection,
+/// disk, privileges, deadlock, cancellation) fails the load.
 pub fn is_of_the_record(sqlstate: &str) -> bool {
     let Some(class) = sqlstate.get(..2) else { return false };
     matches!(class, "22" | "23" | "38" | "44" | "P0")
@@ -26,55 +25,59 @@ pub fn is_of_the_record(sqlstate: &str) -> bool {
         || !POSTGRES.contains(&class)
 }
 
-/// Whether a policy of row-level security refuses the row: that has the code of any right that
-/// is missing, and only the function says which it is.
+/// Whether a policy of row-level security rejects the row. The SQLSTATE is that of any missing
+/// privilege; only the server's function distinguishes them.
 pub fn is_of_a_policy(error: &Error) -> bool {
     let function = error.server().and_then(|says| says.function.as_deref());
     error.sqlstate() == "42501" && function == Some("ExecWithCheckOptions")
 }
 
-/// Whether a type's `recv` function may have raised an error with this SQLSTATE over
-/// the bytes of a value: too few of them (`pq_getmsgint`, protocol violation),
-/// another element type (`array_recv`), an unknown version (`jsonb_recv`, internal).
-/// Only where the server names the value that it was reading.
+/// Whether a type's `recv` function may have raised an error with this SQLSTATE for the bytes of a
+/// value: too few bytes (`pq_getmsgint`, protocol violation), another element type (`array_recv`),
+/// an unknown version (`jsonb_recv`, internal). Use this only if the server names the value that it
+/// was reading.
 pub fn is_of_a_binary_value(sqlstate: &str) -> bool {
     matches!(sqlstate, "08P01" | "42804" | "XX000")
 }
 
-/// Whether a type's input function may have raised an error with this SQLSTATE over
-/// the text of a value: that of `tsquery`, `tsvector`, `jsonpath` or `ltree` (syntax),
-/// of `json` (nested too deep for the server's stack), of `regclass` and its like (a
-/// name that is none, or of nothing), of extensions' types without codes of their own
-/// (internal: PostGIS). Only where the server names the value that it was reading, or could
-/// not mean anything else: a statement may be wrong by the same codes.
+/// Whether a type's input function may have raised an error with this SQLSTATE for the text of a
+/// value:
+///
+/// - that of `tsquery`, `tsvector`, `jsonpath` or `ltree` (syntax)
+/// - that of `json` (nested too deep for the server's stack)
+/// - that of `regclass` and similar types (not a name, or a name of nothing)
+/// - that of extensions' types without their own codes (internal: PostGIS)
+///
+/// Use this only if the server names the value that it was reading, or if nothing else can be the
+/// cause: an error in a statement may have the same codes.
 pub fn is_of_a_text_value(sqlstate: &str) -> bool {
     is_of_a_literal(sqlstate)
         || matches!(sqlstate, "42704" | "42P01" | "42883" | "42725" | "3F000" | "XX000")
 }
 
-/// Those of them that say nothing of names: over an INSERT that is well formed, of tables
-/// that are there, they are about one of its values.
+/// Whether it is one of those SQLSTATEs that are not about names. If an INSERT is well-formed and
+/// its tables exist, such an error is about one of its values.
 pub fn is_of_a_literal(sqlstate: &str) -> bool {
     matches!(sqlstate, "42601" | "42602" | "54001")
 }
 
-/// Whether an error with this SQLSTATE may be some record's fault, so that it is
-/// worth looking for the record before the load fails: a trigger may raise
-/// anything. What befalls connection, transaction or server is nobody's fault.
+/// Whether a record may be the cause of an error with this SQLSTATE. Then it is worth looking for
+/// the record before the load fails: a trigger may raise any error. No record is the cause of
+/// errors of the connection, the transaction or the server.
 pub fn may_be_of_a_record(sqlstate: &str) -> bool {
     let class = sqlstate.get(..2);
     class.is_some_and(|c| !["08", "25", "40", "42", "53", "55", "57", "58", "XX"].contains(&c))
 }
 
-/// Whether an error with this SQLSTATE has nothing to do with the line that the server was
-/// reading: the query was cancelled, the session ended, a lock or the disk was missing.
+/// Whether an error with this SQLSTATE is independent of the line that the server was reading: the
+/// query was cancelled, the session ended, or a lock or disk space was not available.
 pub fn is_of_circumstances(sqlstate: &str) -> bool {
     let class = sqlstate.get(..2).unwrap_or_default();
     matches!(class, "25" | "40" | "53" | "57" | "58") || sqlstate == "55P03"
 }
 
-/// A statement that the server cannot read is one with a condition of the user's in it: the
-/// rest is ours. Says so, since the server does not.
+/// Adds the user's condition to the error of a statement that the server cannot parse. This program
+/// writes the rest of the statement, so the condition is wrong. The server does not say so.
 pub fn of_condition(error: Error, condition: Option<&str>) -> Error {
     let context = error.server().and_then(|s| s.context.as_ref());
     let unread = error.sqlstate().starts_with("42") && error.sqlstate() != "42501";
@@ -103,7 +106,7 @@ mod tests {
         for other in ["42501", "53100", "57014", "XX001", ""] {
             assert!(!is_of_a_text_value(other), "{other}");
         }
-        // Without the value's name, these may be about anything.
+        // If the server does not name the value, these may be about anything.
         for other in ["42P01", "XX000"] {
             assert!(is_of_a_text_value(other) && !is_of_a_literal(other), "{other}");
         }

@@ -1,42 +1,42 @@
-//! Finds the records of a chunk that the server refuses.
+//! Finds the records of a chunk that the server rejects.
 //!
-//! Each attempt is one COPY of consecutive records within a savepoint. Where
-//! the server names the line, the records before it are tried again without
-//! it, then the record alone, then those behind it; as many at a time as the
-//! last runs of good records let expect, since what stands behind a refused
-//! record is sent for nothing: about three times the data at most, however many
-//! are bad. Where it names none (foreign keys, triggers), the range is halved.
+//! Each attempt is one COPY of consecutive records within a savepoint. If the server names the
+//! line, three attempts follow: the records before it, the record alone, and the records after it.
+//! Records after a rejected one are sent in vain. So the size of an attempt depends on the last
+//! runs of good records. This limits the data that is sent again to about three times the chunk,
+//! however many records are bad. If the server names no line (foreign keys, triggers), the range is
+//! halved.
 
 use std::ops::Range;
 
 /// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttemptRefused {
-    /// the index of the record that the server named, if it named one
+    /// the index of the record that the server has named, if any
     pub record: Option<usize>,
-    /// the column that it named
+    /// the column that the server has named
     pub column: Option<String>,
-    /// its SQLSTATE
+    /// the SQLSTATE of the error
     pub sqlstate: String,
-    /// its message
+    /// the message of the error
     pub message: String,
-    /// its DETAIL
+    /// the DETAIL of the error
     pub detail: Option<String>,
 }
 
-/// Where the attempts and the rejects of [`isolate`] go.
+/// Runs the attempts of [`isolate`] and receives its rejects.
 pub trait Attempts {
-    /// What ends the load rather than a record.
+    /// An error that ends the load.
     type Fatal;
 
-    /// Tries to load a range of records; all of them or none.
+    /// Tries to load a range of records: either all of them or none.
     ///
     /// # Errors
     ///
-    /// The load cannot go on.
+    /// The load cannot continue.
     fn load(&mut self, records: Range<usize>) -> Result<Result<(), AttemptRefused>, Self::Fatal>;
 
-    /// Takes a record that was refused alone.
+    /// Receives a record that was rejected alone.
     ///
     /// # Errors
     ///
@@ -48,9 +48,9 @@ pub trait Attempts {
 ///
 /// # Errors
 ///
-/// What the attempts say cannot be gone on with.
+/// The load cannot continue after an attempt.
 pub fn isolate<A: Attempts>(records: Range<usize>, attempts: &mut A) -> Result<(), A::Fatal> {
-    // Ranges still to be done, the first one last.
+    // The ranges that are left, the first one at the end.
     let mut stride = records.len().max(1);
     let mut todo = vec![records];
     while let Some(mut range) = todo.pop() {
@@ -92,7 +92,7 @@ pub fn isolate<A: Attempts>(records: Range<usize>, attempts: &mut A) -> Result<(
 mod tests {
     use super::*;
 
-    /// Records with a fault each or none: `l` is refused with its line, `n` without.
+    /// Records with or without a fault: `l` is rejected with its line, `n` without.
     struct Chunk {
         faults: Vec<u8>,
         loaded: Vec<usize>,
@@ -108,7 +108,7 @@ mod tests {
             records: Range<usize>,
         ) -> Result<Result<(), AttemptRefused>, Self::Fatal> {
             let bad = records.clone().find(|i| self.faults[*i] != b'.');
-            // The server stops reading at the record that it refuses; all are sent.
+            // The server stops at the record that it rejects, but all of them are sent.
             self.sent += records.len();
             let Some(bad) = bad else {
                 self.loaded.extend(records);
@@ -160,7 +160,7 @@ mod tests {
             faults.iter_mut().step_by(every).for_each(|f| *f = b'l');
             let chunk = run(&faults);
             assert_eq!((chunk.loaded.len(), chunk.rejected.len()), (10_000 - rejected, rejected));
-            // The first attempt has them all.
+            // The first attempt sends all records.
             assert!(chunk.sent <= 41_000, "1 of {every}: {} records were sent", chunk.sent);
         }
     }

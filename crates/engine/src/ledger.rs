@@ -1,14 +1,12 @@
-//! What is taken down around a load, recorded in the database.
+//! Records in the database which objects a load drops or disables.
 //!
-//! The schema is `pgsluice_loads`. A row is written before its object is taken
-//! down, in the same transaction, and marked in the transaction that puts the
-//! object back. So a row without a mark is an object that is down: `repair`
-//! puts it back.
+//! The schema is `pgsluice_loads`. A row is written before its object is dropped or disabled, in
+//! the same transaction, and marked in the transaction that recreates the object. So a row without
+//! a mark means that its object is missing or disabled: `repair` recreates it.
 //!
-//! The rows hold statements that `repair` runs. They are trusted for two
-//! reasons only: row security lets each role write rows in its own name alone,
-//! and only a superuser, the owner of the database or the role itself
-//! owns the table. `repair` runs the rows of its own role, no others.
+//! The rows hold statements that `repair` runs. They can be trusted for two reasons only. Row-level
+//! security lets each role write rows only in its own name, and only a superuser, the owner of the
+//! database or the role itself owns the table. `repair` runs only the rows of its own role.
 
 pub mod node_commits;
 
@@ -18,7 +16,7 @@ use crate::plan::policy::Choice;
 use crate::session::conn::Conn;
 use crate::session::transaction::BEGIN;
 
-/// Made in one transaction when the ledger is first needed.
+/// Created in one transaction when the ledger is first needed.
 pub(crate) const CREATE: &str = "
 CREATE SCHEMA pgsluice_loads;
 COMMENT ON SCHEMA pgsluice_loads IS 'bookkeeping of pgsluice: see its command repair';
@@ -44,12 +42,12 @@ GRANT USAGE ON SCHEMA pgsluice_loads TO PUBLIC;
 GRANT SELECT, INSERT, UPDATE ON pgsluice_loads.taken_down TO PUBLIC;
 ";
 
-/// Taken by a transaction that creates tables here.
+/// A transaction that creates tables in the schema takes this lock.
 pub(crate) const LOCK: &str =
     "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice_loads'))";
 
-/// One row: whether the ledger is there, who owns it if that is nobody to
-/// trust, whether the role may use it, whether the role could make it.
+/// One row: whether the ledger exists, its owner if that role cannot be trusted, whether the role
+/// may use it, and whether the role could create it.
 const STATE: &str = "
 SELECT t.oid IS NOT NULL,
   (SELECT string_agg(r.rolname, ', ') FROM pg_catalog.pg_roles r, pg_catalog.pg_database d
@@ -64,7 +62,7 @@ FROM (SELECT 1) AS one
 LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = 'pgsluice_loads'
 LEFT JOIN pg_catalog.pg_class t ON t.relnamespace = n.oid AND t.relname = 'taken_down'";
 
-/// Asks whether the ledger is there and can be trusted; changes nothing.
+/// Checks whether the ledger exists and can be trusted. Changes nothing.
 ///
 /// # Errors
 ///
@@ -87,16 +85,16 @@ pub fn state(conn: &mut Conn) -> Result<State, Error> {
     })
 }
 
-/// The lanes of this role that are prepared in this database: the name of each, and the number of
-/// the first lane's transaction.
+/// The prepared transactions of lanes of this role in this database: the name of each, and the
+/// transaction ID of the first lane.
 pub const PREPARED: &str = "SELECT gid, m[1] FROM pg_catalog.pg_prepared_xacts, \
      LATERAL pg_catalog.regexp_match(gid, '^pgsluice_([0-9]+)_[0-9]+$') AS m \
      WHERE m IS NOT NULL AND database = pg_catalog.current_database() \
        AND owner = current_user ORDER BY prepared";
 
-/// What earlier loads of this role left: in words, objects of a table that are down and prepared
-/// transactions; and these objects. Not what a load that still runs has. `once`: the load that is
-/// planned recreates them.
+/// What earlier loads of this role have left: in words, the missing or disabled objects of a table
+/// and prepared transactions; and these objects. Excludes what belongs to a load that still runs.
+/// `once`: the planned load recreates the objects.
 ///
 /// # Errors
 ///
@@ -129,7 +127,7 @@ pub fn left(
             }
         }
     }
-    // Gives the locks back, which `repair` needs.
+    // Releases the locks, which `repair` needs.
     conn.exec("ROLLBACK TO SAVEPOINT pgsluice_left; RELEASE SAVEPOINT pgsluice_left")?;
     let note = |what: &str, left: Vec<String>, how: &str| {
         let note = format!("an earlier load left {what}: {}; {how}", left.join(", "));
@@ -144,17 +142,17 @@ pub fn left(
     Ok((prepared.into_iter().chain(on_nodes).chain(objects).collect(), down))
 }
 
-/// Makes the ledger where it is missing. To be called outside a transaction:
-/// its own is short, so that no other load waits for this one.
+/// Creates the ledger if it is missing. Call this outside a transaction. It uses a separate short
+/// transaction, so that no other load waits for this one.
 ///
 /// # Errors
 ///
-/// The connection is lost. A refusal by the server gives [`State::Unusable`].
+/// The connection is lost. If the server reports an error, the result is [`State::Unusable`].
 pub fn ensure(conn: &mut Conn) -> Result<State, Error> {
     if state(conn)? != State::Missing {
         return state(conn);
     }
-    // Two loads may find it missing at once; the lock lets the second one look again.
+    // Two loads may find it missing at the same time. Under the lock, the second one checks again.
     conn.exec(&format!("{BEGIN}; {LOCK}"))?;
     let now = state(conn)?;
     let made = if now == State::Missing { conn.exec(CREATE).err() } else { None };
@@ -171,7 +169,7 @@ pub fn ensure(conn: &mut Conn) -> Result<State, Error> {
     }
 }
 
-/// A new name for a load, as the ledger knows it.
+/// Returns a new name for a load in the ledger.
 ///
 /// # Errors
 ///
@@ -181,8 +179,8 @@ pub fn new_load(conn: &mut Conn) -> Result<String, Error> {
     Ok(rows[0][0].clone().unwrap_or_default())
 }
 
-/// Takes the lock of a load until the transaction ends: who holds it is at
-/// work on what the load took down. False where another session has it.
+/// Takes the lock of a load until the transaction ends. A session that holds it works on what the
+/// load has dropped or disabled. Returns false if another session holds it.
 ///
 /// # Errors
 ///
@@ -195,7 +193,7 @@ pub fn lock(conn: &mut Conn, load: &str) -> Result<bool, Error> {
     Ok(rows[0][0].as_deref() == Some("t"))
 }
 
-/// Waits for the session that has the lock of a load, and takes it until the transaction ends.
+/// Waits for the session that holds the lock of a load, and takes it until the transaction ends.
 ///
 /// # Errors
 ///
@@ -205,23 +203,23 @@ pub fn wait(conn: &mut Conn, load: &str) -> Result<(), Error> {
     conn.query(sql, &[Some(&format!("pgsluice_loads {load}"))]).map(drop)
 }
 
-/// Objects of one load that are down.
+/// Missing or disabled objects of one load.
 #[derive(Clone, Debug)]
 pub struct LedgerEntry {
     /// the load's name
     pub load: String,
     /// `pg_class.oid` of the table
     pub relation: u32,
-    /// the table's name when they were taken down, quoted and qualified
+    /// the table's name at that time, quoted and qualified
     pub relation_name: String,
-    /// `search_path` of the session that took them down
+    /// `search_path` of the session that dropped or disabled them
     pub search_path: String,
-    /// what they are and how they are put back, in the order of their making
+    /// what they are and how they are recreated, in the order of their creation
     pub choices: Vec<Choice>,
 }
 
-/// Uses the table in the transaction that is open. Where the role has row security off, the
-/// server refuses what a policy would hide rows from.
+/// Uses the ledger's table in the open transaction. If `row_security` is off for the role, the
+/// server rejects queries from which a policy would hide rows.
 pub(crate) fn under_policies<T>(
     conn: &mut Conn,
     work: impl FnOnce(&mut Conn) -> Result<T, Error>,
@@ -236,11 +234,11 @@ pub(crate) fn under_policies<T>(
     Ok(done)
 }
 
-/// Records what is about to be taken down, in the transaction that does it.
+/// Records objects in the transaction that is about to drop or disable them.
 ///
 /// # Errors
 ///
-/// The server refuses.
+/// The server reports an error.
 pub fn record(conn: &mut Conn, entry: &LedgerEntry) -> Result<(), Error> {
     under_policies(conn, |conn| insert(conn, entry))
 }
@@ -265,11 +263,11 @@ fn insert(conn: &mut Conn, entry: &LedgerEntry) -> Result<(), Error> {
     Ok(())
 }
 
-/// Marks objects of a load as put back, in the transaction that does it.
+/// Marks an object of a load as recreated, in the transaction that recreates it.
 ///
 /// # Errors
 ///
-/// The server refuses.
+/// The server reports an error.
 pub fn mark(conn: &mut Conn, load: &str, choice: &Choice) -> Result<(), Error> {
     let update = "UPDATE pgsluice_loads.taken_down SET put_back_at = now() \
         WHERE load = $1::uuid AND put_back_at IS NULL \
@@ -278,12 +276,12 @@ pub fn mark(conn: &mut Conn, load: &str, choice: &Choice) -> Result<(), Error> {
     under_policies(conn, |conn| conn.query(update, &parameters).map(drop))
 }
 
-/// What this role took down and nobody has put back, load by load, and the
-/// number of objects that other roles have down (where this one may see them).
+/// Returns the objects that this role has dropped or disabled and that are not recreated, for each
+/// load; and in words those of other roles, as far as this role may see them.
 ///
 /// # Errors
 ///
-/// The connection is lost, or a row is none that this program wrote.
+/// The connection is lost, or a row was not written by this program.
 pub fn still_down(conn: &mut Conn) -> Result<(Vec<LedgerEntry>, Vec<String>), Error> {
     let select = "SELECT load, relation, relation_name, search_path, choice, \
         taken_down_by = current_user, \
@@ -313,8 +311,8 @@ pub fn still_down(conn: &mut Conn) -> Result<(Vec<LedgerEntry>, Vec<String>), Er
     Ok((entries, others))
 }
 
-/// Objects of a table that loads of other roles have down, as far as this role may see that: the load, and the
-/// object in words.
+/// Returns the objects of a table that loads of other roles have dropped or disabled, as far as
+/// this role may see them: the load, and the object in words.
 ///
 /// # Errors
 ///

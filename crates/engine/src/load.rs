@@ -34,13 +34,13 @@ pub(crate) use rows::{open_lanes, total};
 use rows::{send_rows, Sent};
 use summary::{summarise, Done, Stopwatch};
 
-/// A load: what is asked for, and who follows it.
+/// A load: its options, and where it reports its progress.
 #[derive(Clone, Copy)]
 pub(crate) struct Job<'a> {
     pub options: &'a Options,
     pub watch: &'a Watch,
     pub on_event: &'a dyn Fn(Event<'_>),
-    /// what is loaded is recorded there
+    /// where the load is recorded, if it is
     pub recording: Option<&'a Arc<Recording>>,
 }
 
@@ -55,16 +55,16 @@ impl Job<'_> {
 ///
 /// # Errors
 ///
-/// Nothing has changed, or the error says what has.
+/// Nothing has changed, or the error says what has changed.
 pub(crate) fn load(job: &Job<'_>) -> Result<Summary, Error> {
     let Job { options, watch, .. } = *job;
     let mut result = run(job);
     let of_index = result.as_ref().is_err_and(|e| maintenance::could_name_record(e, options));
     let of_leaf = result.as_ref().is_err_and(Error::is_of_leaf);
     if of_index || of_leaf && maintenance::is_soon_read_again(options) {
-        // Everything is rolled back. With the indexes in place, the same
-        // duplicate is refused as stock COPY would refuse it, by line; and so is a row that a
-        // partition has refused, by the parent.
+        // Everything is rolled back. If the indexes are kept, the server rejects the same duplicate
+        // as COPY does, with its line. In the same way, the parent rejects a row that a partition
+        // has rejected.
         let mut options = options.clone();
         if of_index {
             options.target.indexes = Indexes::Keep;
@@ -76,13 +76,13 @@ pub(crate) fn load(job: &Job<'_>) -> Result<Summary, Error> {
         watch.progress.records.set(0);
         result = run(&Job { options: &options, watch, on_event: &|_| (), recording: None });
     }
-    // That nothing is loaded goes without saying before there was a connection.
+    // Before there was a connection, the error need not say that nothing is loaded.
     let begun = watch.progress.phase() > Phase::Opening;
     let left = |e: Error| if begun { e.nothing_loaded() } else { e };
     result.map_err(|e| left(told(e, options, watch)))
 }
 
-/// What is known of an error beyond what it says.
+/// Completes an error: replaces it if the user has stopped the load, and adds known causes.
 pub(crate) fn told(error: Error, options: &Options, watch: &Watch) -> Error {
     explained(of_condition(watch.told(error), options.target.filter.as_deref()), options)
 }
@@ -113,8 +113,9 @@ fn run_once(job: &Job<'_>) -> Result<Summary, Error> {
     }
 }
 
-/// Loads the sources that are not complete. What earlier loads have left down is put back before, as the table is to be
-/// for the rows; and after, if the server had not noticed yet that such a load is gone.
+/// Loads the sources that are not complete. Before that, recreates what earlier loads have left
+/// dropped or disabled, because the rows need the complete table. Does the same after it, for loads
+/// whose end the server had not detected before.
 fn load_begun(job: &Job<'_>, once: &mut Once) -> Result<Summary, Error> {
     let Job { watch, on_event, .. } = *job;
     let recording = once.recording.clone();
@@ -127,11 +128,11 @@ fn load_begun(job: &Job<'_>, once: &mut Once) -> Result<Summary, Error> {
     Ok(summary)
 }
 
-/// Loads what the recording is of, or all sources.
+/// Loads the sources of the recording, or all sources.
 ///
 /// # Errors
 ///
-/// As [`load`].
+/// As for [`load`].
 pub(crate) fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
     let Job { options, watch, on_event, recording } = *job;
     let mut clock = Stopwatch::start();
@@ -167,7 +168,7 @@ pub(crate) fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
     let maintenance = Maintenance::take_down(&mut conn, &plan, options, watch)?;
     let rows = execute(job, conn, reader, &plan, &maintenance, &mut clock)
         .map_err(|e| create::take_back(plan.causes.explain(e, &plan, options), &plan, options));
-    // What lanes have found down is down whatever became of the rows.
+    // What was committed as dropped for lanes must be recreated, even if the rows have failed.
     let (mut done, mut steps) = maintenance.settle(rows, &options.target.url, plan.lanes)?;
     let locks = maintenance.locks(&plan, options, locked.elapsed().as_secs_f64());
     steps.splice(0..0, maintenance.steps_before());
@@ -199,7 +200,7 @@ pub(crate) fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
     Ok(summary)
 }
 
-/// From the first statement to the last commit.
+/// Runs the load from the first statement to the last commit.
 fn execute(
     job: &Job<'_>,
     mut conn: Conn,
@@ -245,7 +246,7 @@ fn execute(
         None => commit(&mut lanes, plan, options)?,
     };
     if plan.commits_first() {
-        // Only now one connection sees the keys of all lanes.
+        // Only now can one connection see the keys of all lanes.
         steps.extend(maintenance.move_sequences_at_last(&mut lanes[0].conn, plan, options)?);
     }
     if let Some(recording) = job.recording {

@@ -1,4 +1,4 @@
-//! Which column each field of the file goes to.
+//! Assigns the fields of the file to columns.
 
 use crate::error::{shown, Error, Kind, Place};
 use crate::facts::InputFacts;
@@ -11,26 +11,26 @@ use crate::text::{text, Text};
 
 pub(crate) mod values;
 
-/// How the comment on a table begins that `--pack-columns` has created; the names of the
-/// columns follow, in the order of the file.
+/// How the comment on a table begins that `--pack-columns` has created. After that follow the names
+/// of the columns, in the order of the file.
 pub(crate) const PACKED: &str = "packed by pgsluice; the file's order of columns: ";
 
-/// What to try for bytes that are not UTF-8.
+/// The hint for bytes that are not UTF-8.
 pub(crate) const NOT_UTF8: &str =
     "is the file in a Western encoding? `encoding` WIN1252, or LATIN1";
 
-/// Changed, missing or swapped letters that a slip may have.
+/// The maximum number of wrong, missing or swapped letters in a misspelled name.
 const SLIPS: usize = 2;
 
-/// What to ask where names do not look like names.
+/// The hint if the names do not look like names.
 pub(crate) const AS_DATA: &str = "is the first line data? `no-header` loads it";
 
-/// The columns of the fields, in the file's order; `None` where a field is left out.
+/// Returns the columns of the fields, in the file's order; `None` for a field that is left out.
 ///
 /// # Errors
 ///
-/// A name is unknown, given twice, generated or missing; or the header does
-/// not match; or an option names a column that is not among them.
+/// A name is unknown, given twice, generated or missing, the header does not match, or an option
+/// names a column that is not among these.
 pub fn fields(
     input: &InputFacts,
     table: &TableFacts,
@@ -66,7 +66,7 @@ pub fn fields(
     }
     named_once(&names).map_err(|e| located(if from_file { e.with_hint(AS_DATA) } else { e }))?;
     if options.input.header == Header::Match {
-        // COPY takes the line that an empty file lacks for an empty one.
+        // COPY treats the missing first line of an empty file as an empty line.
         let empty = vec![None];
         let header = input.header.as_ref().map_or(&empty, |header| &header.fields);
         let first = || Place { file: input.name.clone(), line: Some(1), ..Place::default() };
@@ -93,8 +93,8 @@ pub fn fields(
     Ok(fields)
 }
 
-/// The columns that a header and `--map` give to the fields. A field that no column has the name of
-/// is left out where that is wanted.
+/// Returns the columns that a header and `--map` assign to the fields. With the option to ignore
+/// them, fields without a column of the same name are left out.
 fn by_header(
     header: &HeaderLine,
     table: &TableFacts,
@@ -118,7 +118,7 @@ fn by_header(
     (0..header.fields.len()).map(column).collect()
 }
 
-/// What `--map` says of a field of the header, if it does.
+/// Returns what `--map` says about a field of the header; `None` if it says nothing.
 pub(crate) fn mapped<'a>(
     header: &HeaderLine,
     field: usize,
@@ -128,11 +128,11 @@ pub(crate) fn mapped<'a>(
     options.map.iter().find(|(given, _)| given.as_bytes() == name).map(|(_, column)| column)
 }
 
-/// Whether the header has every name that `--map` gives.
+/// Checks that the header has every name that `--map` gives.
 ///
 /// # Errors
 ///
-/// Names the first one that it has not.
+/// Names the first one that is missing.
 pub(crate) fn check_map(header: &HeaderLine, options: &FieldOptions) -> Result<(), Error> {
     let all = || header.fields.iter().map(|f| f.as_deref().unwrap_or_default());
     let Some((name, _)) =
@@ -149,8 +149,8 @@ pub(crate) fn check_map(header: &HeaderLine, options: &FieldOptions) -> Result<(
     )))
 }
 
-/// What a name that is not among these was perhaps meant to be: the same but for capitals, spaces
-/// and signs, or one that differs by a slip and has no field yet.
+/// Suggests a known name for one that is unknown. It is the same except for case, spaces and signs,
+/// or it is a free name (without a field) with few different letters.
 fn did_you_mean(name: &str, known: &[String], taken: &[String]) -> String {
     let bare_name = bare(name);
     let far = |known: &&String| strsim::damerau_levenshtein(&bare(known), &bare_name);
@@ -162,7 +162,7 @@ fn did_you_mean(name: &str, known: &[String], taken: &[String]) -> String {
     meant.map_or(String::new(), |known| format!("did you mean \"{known}\"? "))
 }
 
-/// The names that a header gives.
+/// The names in a header.
 ///
 /// # Errors
 ///
@@ -192,8 +192,8 @@ fn wrong_name(header: &HeaderLine, i: usize, what: &str) -> Error {
         .with_hint("`header`=ignore loads by position, or by `columns`")
 }
 
-/// A load by position into a table with another order of columns than its first file's would
-/// swap values, so `--columns` has to say the order.
+/// A load by position would swap values if the order of the table's columns is not that of its
+/// first file. So `--columns` must give the order.
 fn not_packed(table: &TableFacts) -> Result<(), Error> {
     let order = table.comment.as_deref().and_then(|comment| comment.strip_prefix(PACKED));
     let Some(order) = order else { return Ok(()) };
@@ -208,8 +208,8 @@ fn not_packed(table: &TableFacts) -> Result<(), Error> {
     )))
 }
 
-/// `--columns` goes before the names of a header, which may be other ones; the same in another
-/// order are a slip that would mix the columns up.
+/// Checks `--columns` against a header. `--columns` takes precedence over the names in the header,
+/// and these may differ. The same names in another order are an error, which would swap columns.
 fn check_order(header: &HeaderLine, given: &[Option<String>]) -> Result<(), Error> {
     let Ok(own) = header_names(header) else { return Ok(()) };
     let Some(given) = given.iter().cloned().collect::<Option<Vec<String>>>() else {
@@ -229,7 +229,7 @@ fn check_order(header: &HeaderLine, given: &[Option<String>]) -> Result<(), Erro
         .with_hint("leave `columns` out to use the order of the header, or use `header`=ignore for that of `columns`"))
 }
 
-/// A name that is too long for any column means the one that the server would make of it.
+/// If a name is too long for any column, returns it as the server would cut it.
 fn as_known(name: String, table: &TableFacts) -> String {
     let known = |name: &str| table.columns.iter().any(|c| c.name == name);
     let cut = cut_name(&name);
@@ -239,7 +239,7 @@ fn as_known(name: String, table: &TableFacts) -> String {
     name
 }
 
-/// Whether each column has one field at most.
+/// Checks that each column has at most one field.
 ///
 /// # Errors
 ///
@@ -249,7 +249,7 @@ pub(crate) fn named_once(names: &[String]) -> Result<(), Error> {
     twice.map_or(Ok(()), |(_, name)| Err(Error::new(format!("column \"{name}\" is named twice"))))
 }
 
-/// As COPY, which refuses a column in FORCE_NULL that it does not load.
+/// As in COPY, FORCE_NULL must not name a column that is not loaded.
 fn check_forced(names: &[String], target: &TargetOptions) -> Result<(), Error> {
     let sets = [("force-null", &target.force_null), ("force-not-null", &target.force_not_null)];
     for (option, set) in sets {
@@ -288,12 +288,12 @@ fn check(name: &str, all: &[String], table: &TableFacts, from_file: bool) -> Res
     Ok(())
 }
 
-/// A name without capitals, spaces and signs.
+/// A name in lower case, without spaces and signs.
 fn bare(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
-/// COPY's HEADER MATCH, with its messages.
+/// Checks the header as COPY's HEADER MATCH does, with the same messages.
 fn match_header(
     fields: &[Option<Vec<u8>>],
     names: &[Option<String>],
@@ -321,8 +321,8 @@ fn match_header(
     Ok(())
 }
 
-/// Columns that the file lacks must have a default, or take NULL; a BEFORE
-/// trigger may fill them all the same.
+/// With the option to require all columns, checks that the file has every column. Otherwise columns
+/// that are missing must have a default or allow NULL, unless a BEFORE trigger may fill them.
 fn check_missing(names: &[String], table: &TableFacts, all: bool) -> Result<(), Error> {
     let left = |c: &&ColumnFacts| !c.generated && !c.identity && !names.contains(&c.name);
     if let Some(column) = table.columns.iter().filter(|_| all).find(left) {
@@ -358,7 +358,7 @@ mod tests {
             (" Street Name", &[], Some("street_name")),
             ("nmae", &["id"], Some("name")),
             ("stret_name", &[], Some("street_name")),
-            // It has a field already.
+            // The name already has a field.
             ("names", &["name"], None),
             ("id2", &["id"], None),
             ("sip code", &[], None),

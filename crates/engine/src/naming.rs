@@ -1,5 +1,5 @@
-//! Names of columns that `--create` makes of a header: what it leaves out, or says twice, gets a
-//! name, and a note says so.
+//! The column names that `--create` takes from a header. A missing or repeated name is replaced,
+//! and a note says so.
 
 use crate::error::{shown, Error};
 use crate::input::HeaderLine;
@@ -7,19 +7,20 @@ use crate::mapping::{name_of, AS_DATA};
 use crate::quote::cut_name;
 use crate::text::{text, Text};
 
-/// At most so many names are listed in a note.
+/// The maximum number of names that a note lists.
 const LISTED: usize = 5;
 
-/// The names where nobody gives any.
+/// The names to use if none are given.
 pub(crate) fn numbered(fields: usize) -> Vec<String> {
     (1..=fields).map(|i| format!("c{i}")).collect()
 }
 
-/// One name for each field of the records, which have `fields` of them, if there is a record.
+/// Returns one name for each field of the records. `fields` is the number of their fields, if there
+/// is a record.
 ///
 /// # Errors
 ///
-/// A field has a NUL or is not UTF-8; or the records have one field more than the header.
+/// A field has a NUL or is not UTF-8, or the number of fields differs from that of names.
 pub(crate) fn from_header(
     header: &HeaderLine,
     fields: Option<usize>,
@@ -71,7 +72,7 @@ pub(crate) fn from_header(
     Ok(given)
 }
 
-/// The header's names without spaces around them.
+/// The header's names without surrounding spaces.
 fn trimmed(header: &HeaderLine, notes: &mut Vec<Text>) -> Result<Vec<String>, Error> {
     let mut spaced = Vec::new();
     let name = |(i, field): (usize, &Option<Vec<u8>>)| match field {
@@ -90,15 +91,15 @@ fn trimmed(header: &HeaderLine, notes: &mut Vec<Text>) -> Result<Vec<String>, Er
     names
 }
 
-/// The name, cut as the server cuts it, or with a number if it is given already, or will be to
-/// a column that has it in the header. `is_own` says that the name is from the header.
+/// Returns the name, cut as the server cuts it. Adds a number if the name is already used, or if
+/// another column has it in the header. `is_own` says that the name is from the header.
 fn unique(name: &str, is_own: bool, header: &[String], given: &[String]) -> String {
     let is_taken = |candidate: &str| {
         let others = candidate != name || !is_own;
         given.iter().any(|g| g == candidate) || (others && header.iter().any(|h| h == candidate))
     };
     let cut = cut_name(name);
-    // A name that is cut to one that another column has in full gives way.
+    // A shortened name must not equal the complete name of another column.
     if !is_taken(cut) {
         return cut.to_owned();
     }
@@ -113,12 +114,12 @@ fn unique(name: &str, is_own: bool, header: &[String], given: &[String]) -> Stri
     (2..).map(numbered).find(|candidate| !is_taken(candidate)).unwrap_or_default()
 }
 
-/// Records that have a field more than the header: names of rows, or a delimiter at the end. Which
-/// of these, only the user can say.
+/// The error for records with one field more than the header: row names, or a delimiter at the end.
+/// Only the user can say which.
 fn one_more(header: &HeaderLine, names: &[String]) -> Error {
     let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
     let (s, hint) = match names {
-        // A title, or a line that another delimiter splits.
+        // The line may be a title, or have another delimiter.
         [_] => (
             "",
             text!(

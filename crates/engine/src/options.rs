@@ -1,4 +1,4 @@
-//! What a load is asked to do, validated as far as it can be without a server.
+//! The options of a load, validated as far as possible without a server.
 
 use crate::error::Error;
 use crate::input::Reader;
@@ -19,16 +19,16 @@ pub use crate::reject::{Existing, Limit};
 pub use objects::{ColumnSet, ForeignKeys, Indexes, Route, Triggers};
 pub use once::{OnceOptions, ShareOptions};
 
-/// What the first line of each file is.
+/// What the first line of each file contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
     /// data
     None,
     /// the names of the columns, in the file's own order
     Names,
-    /// passed over
+    /// any content, which is skipped
     Ignore,
-    /// the names of the columns, in the table's order or the load fails
+    /// the names of the columns in the table's order; otherwise the load fails
     Match,
 }
 
@@ -46,26 +46,26 @@ pub enum FileFormat {
 pub struct InputOptions {
     /// in the order in which they are loaded
     pub sources: Vec<Arc<dyn Source>>,
-    /// what the user should know of how these were found
+    /// notes for the user on how the sources were found
     pub notes: Vec<String>,
     /// csv, text or binary
     pub format: FileFormat,
     /// what the first line is
     pub header: Header,
-    /// the encoding, as the server names it; `None` for UTF-8
+    /// the encoding by its name on the server; `None` for UTF-8
     pub encoding: Option<String>,
-    /// records passed over at the start of the input, after the header
+    /// number of records to skip at the start of the input, after the header
     pub skip: u64,
-    /// records read at most, those passed over not counted
+    /// maximum number of records to read, without those that are skipped
     pub limit: Option<u64>,
     /// without a header: the first line is data even if it looks like one
     pub first_is_data: bool,
-    /// the lines of each file that are no records
+    /// the lines of each file that are not records
     pub frame: Frame,
 }
 
 impl Default for InputOptions {
-    /// No source yet, and CSV in UTF-8 with all of COPY's defaults.
+    /// No source, and CSV in UTF-8 with COPY's defaults.
     fn default() -> InputOptions {
         InputOptions {
             sources: Vec::new(),
@@ -111,7 +111,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// All of them, each with its name, what it does, and what it gives up.
+    /// All methods, each with its name, what it does, and what it gives up.
     pub const ALL: [(Method, &'static str, &'static str, &'static str); 12] = [
         (
             Method::Auto,
@@ -182,7 +182,7 @@ impl Method {
         Method::ALL.iter().find(|m| m.0 == self).map_or("", |m| m.3)
     }
 
-    /// Whether it locks the table against everybody else, from the start.
+    /// Whether it locks the table exclusively from the start.
     pub fn exclusive(self) -> bool {
         matches!(self, Method::CopyFresh | Method::Unlogged | Method::UnloggedLogged)
     }
@@ -203,29 +203,29 @@ impl FromStr for Method {
     }
 }
 
-/// Whether the load makes the table.
+/// Whether the load creates the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Create {
-    /// it must exist
+    /// the table must exist
     No,
-    /// made, with types inferred; a value that does not fit fails the load
+    /// the table is created with inferred types; a value that does not fit fails the load
     Typed,
-    /// made, with types inferred from the whole input: doubt makes text
+    /// the table is created with types inferred from the whole input; doubtful columns are text
     TextOnDoubt,
 }
 
-/// What happens in the database.
+/// What to do in the database.
 #[derive(Clone, Debug)]
 pub struct TargetOptions {
     /// a URL, or libpq's keywords and values; empty for libpq's defaults
     pub url: String,
-    /// the table's name as SQL reads it
+    /// the table's name, parsed as in SQL
     pub table: String,
-    /// the columns that the fields go to, in the file's order; `None` leaves a field out
+    /// the columns of the fields, in the file's order; `None` leaves a field out
     pub columns: Option<Vec<Option<String>>>,
-    /// what else becomes of the fields
+    /// other options for the fields
     pub fields: FieldOptions,
-    /// a condition on the rows, as COPY's WHERE
+    /// a condition on the rows, as in COPY's WHERE
     pub filter: Option<String>,
     /// the write path
     pub method: Method,
@@ -233,17 +233,17 @@ pub struct TargetOptions {
     pub route: Route,
     /// with `nodes`: all of them commit, or none
     pub atomic: bool,
-    /// with `nodes`: addresses that hold instead of the catalog's, by the name of the server
+    /// with `nodes`: addresses to use in place of the catalog's, by the name of the server
     pub nodes: Vec<(String, String)>,
     /// connections for `lanes`; `None` for as many as there are cores
     pub lanes: Option<usize>,
-    /// the landing table of `staged` is no UNLOGGED one
+    /// the landing table of `staged` is not UNLOGGED
     pub logged_landing: bool,
     /// empty the table first
     pub truncate: bool,
-    /// a load that leaves a truncated or created table empty is no error
+    /// it is not an error if a truncated or created table stays empty
     pub allow_empty: bool,
-    /// make the table
+    /// whether to create the table
     pub create: Create,
     /// with `create`: order the columns by width
     pub pack_columns: bool,
@@ -257,33 +257,33 @@ pub struct TargetOptions {
     pub time_zone: Option<String>,
     /// how long to wait for a lock, as PostgreSQL writes it: `10s`
     pub lock_timeout: Option<String>,
-    /// nothing may lock other sessions' readers or writers out
+    /// do not take locks that block readers or writers of other sessions
     pub no_lock_out: bool,
-    /// what is down around lanes may be recorded in the schema `pgsluice_loads`
+    /// lanes may record dropped or disabled objects in the schema `pgsluice_loads`
     pub ledger: bool,
-    /// ANALYZE after the load, or leave that to autovacuum
+    /// run ANALYZE after the load; otherwise that is left to autovacuum
     pub analyze: bool,
-    /// what is done with indexes and the constraints that they back
+    /// what to do with indexes and the constraints that they back
     pub indexes: Indexes,
-    /// what is done with users' triggers
+    /// what to do with users' triggers
     pub triggers: Triggers,
-    /// what is done with the table's foreign keys
+    /// what to do with the table's foreign keys
     pub foreign_keys: ForeignKeys,
 }
 
-/// What becomes of records that are refused, where the load is to go on.
+/// What to do with rejected records, if they must not stop the load.
 #[derive(Clone, Debug)]
 pub struct RejectOptions {
-    /// where their original bytes go
+    /// the file for their original bytes
     pub file: PathBuf,
-    /// what is done with one that is there already
+    /// what to do if that file exists
     pub existing: Existing,
-    /// how many the load bears
+    /// how many rejects the load accepts
     pub limit: Limit,
 }
 
 impl TargetOptions {
-    /// A table of a database, with nothing else asked for.
+    /// A table of a database, with defaults for everything else.
     pub fn new(url: &str, table: &str) -> TargetOptions {
         TargetOptions {
             url: url.into(),
@@ -316,27 +316,27 @@ impl TargetOptions {
     }
 }
 
-/// Everything that a load is asked to do.
+/// All options of a load.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// how the files are read
     pub input: InputOptions,
     /// what happens in the database
     pub target: TargetOptions,
-    /// refused records go there; `None` where the first one stops the load
+    /// where rejected records are written; `None` if the first one stops the load
     pub rejects: Option<RejectOptions>,
-    /// what is loaded is recorded and not loaded again; `None` where nothing is recorded
+    /// loads each source once, and records what is loaded; `None` if nothing is recorded
     pub once: Option<OnceOptions>,
 }
 
 impl Options {
-    /// The same with what `reader` has found in the files.
+    /// The same options, completed with what `reader` has detected in the files.
     pub fn reading(&self, reader: &Reader) -> Options {
         Options { input: reader.settled(&self.input), ..self.clone() }
     }
 }
 
-/// COPY's options on the form of a file, as they were given.
+/// COPY's options for the form of a file, as the user gave them.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs)]
 pub struct DialectOptions {
@@ -349,11 +349,11 @@ pub struct DialectOptions {
 }
 
 impl DialectOptions {
-    /// The dialect, held to the rules of the server's `ProcessCopyOptions`.
+    /// The dialect, checked against the rules of the server's `ProcessCopyOptions`.
     ///
     /// # Errors
     ///
-    /// The server would refuse these options.
+    /// The server would reject these options.
     pub fn dialect(&self, format: Format) -> Result<Dialect, Error> {
         let csv = format == Format::Csv;
         let mut d = if csv { Dialect::csv() } else { Dialect::text() };
@@ -378,8 +378,8 @@ impl DialectOptions {
         }
         d.default = self.default.clone().map(String::into_bytes);
         if csv {
-            // The file is ours to read; what the server makes of the line is
-            // taken care of where it is passed through.
+            // This program reads the file by its own rules. Where such a line is passed through to
+            // the server, the code there handles it.
             d.dot_line = DotLine::IsData;
             d.stray_quotes = self.stray_quotes.unwrap_or(StrayQuotes::Error);
         }
@@ -388,11 +388,12 @@ impl DialectOptions {
     }
 }
 
-/// An option of one byte, with the escapes `\t`, `\\` and `\xHH` resolved.
+/// Parses an option of one byte. The escapes `\t`, `\v`, `\f`, `\b`, `\n`, `\r`, `\\` and `\xHH`
+/// are resolved.
 ///
 /// # Errors
 ///
-/// It is another value.
+/// The value is not one ASCII byte, or is NUL.
 pub fn one_byte(option: &str, text: Option<&str>) -> Result<Option<u8>, Error> {
     let Some(text) = text else { return Ok(None) };
     let byte = match text.as_bytes() {
@@ -421,11 +422,11 @@ pub fn one_byte(option: &str, text: Option<&str>) -> Result<Option<u8>, Error> {
     }
 }
 
-/// What people call the usual delimiters.
+/// The names that people use for common delimiters.
 const WORDS: [(&str, &str); 5] =
     [("tab", "\\t"), ("comma", ","), ("semicolon", ";"), ("pipe", "|"), ("space", " ")];
 
-/// Holds a dialect to the rules of the server's `ProcessCopyOptions`.
+/// Checks a dialect against the rules of the server's `ProcessCopyOptions`.
 pub(crate) fn check(d: &Dialect) -> Result<(), Error> {
     let refuse = |message: &str| Err(Error::usage(message.to_owned()));
     let line_end = |bytes: &[u8]| bytes.iter().any(|b| matches!(b, b'\r' | b'\n'));

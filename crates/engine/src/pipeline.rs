@@ -4,8 +4,8 @@
 //! reader ─▶ encoders (N) ─▶ collector (in order) ─▶ lanes (N connections)
 //! ```
 //!
-//! Every queue is bounded, and the reader takes a permit for each chunk that
-//! is under way: memory does not depend on the input.
+//! Every queue is bounded, and the reader takes a permit for each chunk in progress. So the memory
+//! does not depend on the size of the input.
 
 use crate::buffer_pool::BufferPool;
 use crate::encode::{Encoder, Prepared};
@@ -21,36 +21,36 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Chunks that may wait for each lane.
+/// The maximum number of chunks that wait for each lane.
 const LANE_QUEUE: usize = 2;
 
-/// The same for all lanes together where they gather rows: while they send them, the next ones are
+/// The same for all lanes together if they gather rows: while they send rows, the next chunks are
 /// prepared.
 const GATHERED_QUEUE: usize = 32;
 
-/// What went through.
+/// What has passed through the pipeline.
 #[derive(Clone, Debug, Default)]
 pub struct Through {
-    /// records of each file that were passed over and that were sent
+    /// for each file, the records that were skipped and those that were sent
     pub by_file: Vec<(u64, u64)>,
     /// records that were sent
     pub records: u64,
-    /// records passed over by `--skip`
+    /// records skipped by `--skip`
     pub passed: u64,
-    /// records passed over since an earlier load has loaded them
+    /// records skipped because an earlier load has loaded them
     pub known: u64,
-    /// the lines of all of them, and of the headers
+    /// the lines of all of these records and of the headers
     pub lines: u64,
     /// fields with stray quotes
     pub stray_quotes: u64,
 }
 
-/// Runs everything until the input ends or something fails. Gives the lanes
-/// back; those that failed are gone, and with them their transactions.
+/// Runs everything until the input ends or something fails. Returns the lanes. Lanes that failed
+/// are closed, and their transactions are rolled back.
 ///
 /// # Errors
 ///
-/// The first failure in the order of the input, as far as that is known.
+/// The first error in the order of the input, as far as that order is known.
 pub fn run(
     reader: Reader,
     plan: &Arc<Plan>,
@@ -71,7 +71,7 @@ pub fn run(
     }
     let (chunk_in, chunks) = bounded(depth);
     let (done_in, done) = bounded(depth);
-    // Not joined on failure: it may be waiting for standard input.
+    // If the load fails, this thread is not joined: it may be waiting for standard input.
     let reading = {
         let (pool, progress, stop) = (pool.clone(), progress.clone(), stop.clone());
         thread::spawn(move || read(reader, &permits, &chunk_in, &pool, &progress, &stop))
@@ -109,7 +109,7 @@ pub fn run(
 
 type Running = JoinHandle<Result<Lane, Error>>;
 
-/// Waits for the lanes and picks the error to tell.
+/// Waits for the lanes and chooses the error to report.
 fn finish(
     reading: JoinHandle<Result<(), Error>>,
     running: Vec<Running>,
@@ -118,9 +118,10 @@ fn finish(
     user_stop: &Stop,
     stop: &Stop,
 ) -> Result<(Through, Vec<Lane>), Error> {
-    // The input may have failed: then the lanes must not finish as if it had ended.
+    // If reading the input has failed, the lanes must not finish as if it had ended.
     let read = if collected { reading.join().unwrap_or_else(|_| Err(panicked())) } else { Ok(()) };
-    // What the file has against a record comes after what the server has against earlier ones.
+    // An error that the reader has found in a record comes after errors of the server for earlier
+    // records.
     let of_a_record = read.as_ref().is_err_and(|e| e.place().is_some());
     if read.is_err() && !of_a_record {
         stop.set();
@@ -138,8 +139,8 @@ fn finish(
             Err(error) => failed.push(error),
         }
     }
-    // Of several lanes' errors the one that comes first in the input; a lane that only stopped
-    // since another one failed comes last.
+    // Of the errors of several lanes, choose the first one in the input. A lane that only stopped
+    // because another one has failed comes last.
     let offset = |e: &Error| e.place().and_then(|p| p.offset).unwrap_or(u64::MAX);
     failed.sort_by_key(|e| (e.kind() == Kind::Cancelled, offset(e)));
     let first = failed.into_iter().next();
@@ -162,7 +163,7 @@ fn panicked() -> Error {
     Error::defect("a thread of the loader failed")
 }
 
-/// What the reader's thread does, a chunk for each permit.
+/// The work of the reader's thread: reads one chunk for each permit.
 fn read(
     mut reader: Reader,
     permits: &Receiver<()>,
@@ -187,8 +188,8 @@ fn read(
     Ok(())
 }
 
-/// A lane's thread ends with its COPY still open: whether the input came to a
-/// good end is known only later.
+/// Starts the thread of a lane. It ends with its COPY still open, because only later is it known
+/// whether all of the input was read.
 fn spawn_lane(
     mut lane: Lane,
     queue: usize,
@@ -217,10 +218,10 @@ fn spawn_lane(
     (sender, run)
 }
 
-/// Puts chunks back in order, tells each its place, and hands them to the lanes.
+/// Puts chunks in order, adds their places in the files, and passes them to the lanes.
 struct Collector {
     lane_in: Vec<Sender<Placed>>,
-    /// the lane that the next chunk goes to
+    /// the lane for the next chunk
     at: usize,
     before: Counts,
     file: usize,
@@ -228,7 +229,7 @@ struct Collector {
 }
 
 impl Collector {
-    /// Whether the input came to its end.
+    /// Returns whether the end of the input was reached.
     fn collect(&mut self, done: &Receiver<Prepared>, permit: &Sender<()>, stops: &[&Stop]) -> bool {
         let mut waiting = BTreeMap::new();
         let mut next = 0;
@@ -274,7 +275,7 @@ impl Collector {
         let stays = chunk.part != Part::Whole;
         let ends = chunk.part == Part::LastPiece;
         let mut placed = Placed { prepared, before };
-        // A record in pieces stays on one lane; else the first one with room takes the chunk.
+        // All pieces of a record go to one lane. Other chunks go to the first lane that has space.
         if !stays {
             for _ in 0..self.lane_in.len() {
                 match self.lane_in[self.at].try_send(placed) {

@@ -1,8 +1,8 @@
 //! Rejects: the policy, the limit, and the two files that hold them.
 //!
-//! The reject file holds the original bytes of each rejected record, so that
-//! it can be mended and loaded again; beside it `<file>.jsonl` says of each
-//! record where it stood and why it was refused.
+//! The reject file holds the original bytes of each rejected record, so that it can be corrected
+//! and loaded again. The file `<file>.jsonl` beside it says where each record was and why it was
+//! rejected.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -28,51 +28,51 @@ pub use limit::{Amount, Limit};
 pub use owned::{already_there, numbered, Kept, Reserved};
 pub use spool::Spool;
 
-/// What is done with reject files that are there already.
+/// What to do about reject files that already exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Existing {
     /// the load fails before it begins
     #[default]
     Error,
-    /// rejects are added to them; those of PGCOPY cannot be
+    /// rejects are appended to them; this is not possible for PGCOPY
     Append,
-    /// they are written again from the start
+    /// they are overwritten
     Replace,
 }
 
-/// One rejected record: a line of the side file, without the record's bytes.
+/// One rejected record: a line of the file with the reasons, without the record's bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reject {
     /// the file, as named by the user
     pub file: String,
-    /// the number of the record in its file, from 1, the header left out
+    /// the number of the record in its file, from 1, without the header
     pub record: u64,
     /// the number of the record's first line in its file, from 1
     pub line: u64,
-    /// where the record begins in its file, decompressed, in bytes
+    /// byte offset of the record in its file, decompressed
     pub offset: u64,
-    /// the record's length in bytes, its line end included
+    /// the record's length in bytes, with its line end
     pub length: u64,
-    /// the number of lines that it spans
+    /// the number of its lines
     pub lines: u64,
-    /// the column, where the server names one
+    /// the column, if the server names one
     pub column: Option<String>,
-    /// the SQLSTATE of the refusal
+    /// the SQLSTATE of the error
     pub sqlstate: String,
     /// the server's message
     pub message: String,
-    /// the server's DETAIL, such as the key that exists already
+    /// the server's DETAIL, such as the existing key
     pub detail: Option<String>,
 }
 
-/// Takes the story of each rejected record, where no file keeps it.
+/// Receives each reject, if no file keeps it.
 pub type Listener = Box<dyn FnMut(&Reject) + Send>;
 
 /// Where rejected records go.
 enum Keep {
     /// into the reject files
     Files(Box<RejectFile>),
-    /// to somebody who only wants to know
+    /// to a function that only receives them
     Told(Listener),
 }
 
@@ -81,20 +81,20 @@ pub struct Rejects {
     keep: Mutex<Keep>,
     rejected: Mutex<Amount>,
     limit: Limit,
-    /// of a load that is recorded: what those that it continues have read and rejected
+    /// for a load that is recorded: what the loads that it continues have read and rejected
     earlier: Option<Earlier>,
-    /// the records of the load that were read so far
+    /// the number of records that the load has read so far
     progress: Arc<Progress>,
-    /// there were more than the limit allows
+    /// the limit was exceeded
     exceeded: AtomicBool,
 }
 
-/// What earlier loads have committed of the same sources.
+/// What earlier loads of the same sources have committed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Earlier {
-    /// rejects of these
+    /// the rejects of these loads
     pub rejected: Amount,
-    /// what they have read
+    /// what these loads have read
     pub read: Amount,
 }
 
@@ -105,12 +105,12 @@ impl std::fmt::Debug for Rejects {
 }
 
 impl Rejects {
-    /// Kept in files that were just created.
+    /// Keeps rejects in files that were just created.
     pub fn new(file: RejectFile, limit: Limit, progress: &Arc<Progress>) -> Rejects {
         Rejects::of(Keep::Files(Box::new(file)), limit, progress.clone())
     }
 
-    /// Kept in reserved files, to which they are added as their transactions are committed.
+    /// Keeps rejects in reserved files. They are added to the files when their transactions commit.
     pub fn recorded(
         file: RejectFile,
         limit: Limit,
@@ -120,7 +120,7 @@ impl Rejects {
         Rejects { earlier: Some(earlier), ..Rejects::new(file, limit, progress) }
     }
 
-    /// Told and kept nowhere, without a limit.
+    /// Passes rejects to a function and keeps none. There is no limit.
     pub fn told(listener: Listener) -> Rejects {
         Rejects::of(Keep::Told(listener), Limit::None, Arc::default())
     }
@@ -135,12 +135,12 @@ impl Rejects {
         self.earlier.is_some()
     }
 
-    /// Whether the load fails because there were too many.
+    /// Whether the load fails because there were too many rejects.
     pub fn is_exceeded(&self) -> bool {
         self.exceeded.load(Ordering::Acquire)
     }
 
-    /// Takes a record.
+    /// Adds a rejected record.
     ///
     /// # Errors
     ///
@@ -149,11 +149,11 @@ impl Rejects {
         self.put(reject, |file| file.add(reject, bytes, eol))
     }
 
-    /// Takes a record that is too long to be held.
+    /// Adds a rejected record that is too long for memory.
     ///
     /// # Errors
     ///
-    /// As [`Rejects::add`], or the record cannot be read.
+    /// As for [`Rejects::add`], or the record cannot be read.
     pub fn add_from(
         &self,
         reject: &Reject,
@@ -194,27 +194,27 @@ impl Rejects {
         }
     }
 
-    /// Begins to add rejects to the files; no other lane does until the block is dropped.
+    /// Begins to add rejects to the files. Until the block is dropped, no other lane can add any.
     pub fn block(&self) -> Block<'_> {
         Block { keep: self.lock() }
     }
 
-    /// A file without a name beside the reject file, for a record that is too
-    /// long to be held in memory until it is known whether it is rejected; none where
-    /// rejects are not kept.
+    /// Creates an unnamed file beside the reject file, for a record that is too long for memory,
+    /// until it is known whether the record is rejected. Returns `None` if rejects are not kept.
     ///
     /// # Errors
     ///
-    /// The folder cannot be written to, or a file that is not this load's has the name.
+    /// The folder is not writable, or another program's file has the temporary name.
     pub fn spool(&self) -> Result<Option<File>, Error> {
-        // Held until the name is gone: another lane may be about to take the same one.
+        // Keep the lock until the name is removed: another lane may be about to use the same name.
         let kept = self.lock();
         let Keep::Files(file) = &*kept else { return Ok(None) };
         let mut name = file.path.clone().into_os_string();
         name.push(".part");
         let path = Path::new(&name);
-        // A load that was killed may have left it, and then it is empty: it has a name only before
-        // the first byte. The lock of the reject file keeps other loads from using it.
+        // A load that was killed may have left the file, and then it is empty: its name is removed
+        // before the first byte is written. The lock of the reject file prevents other loads from
+        // using the name.
         let is_left = |facts: Metadata| facts.is_file() && facts.len() == 0;
         let remove = self.is_recorded() && fs::symlink_metadata(path).is_ok_and(is_left);
         let new = || {
@@ -235,7 +235,7 @@ impl Rejects {
         })
     }
 
-    /// Which files have rejects beside the first one, and why.
+    /// Which files have rejects besides the first one, and why.
     pub fn more(&self) -> Option<String> {
         match &*self.lock() {
             Keep::Files(file) => file.more(),
@@ -243,12 +243,13 @@ impl Rejects {
         }
     }
 
-    /// At the end of the input: the limit, and everything on disk before the
-    /// commit that leaves these records out. Gives the rejects, in records and lines.
+    /// Checks the limit at the end of the input, and makes the files durable before the commit that
+    /// leaves these records out. If the load is recorded, the files are durable already. Returns
+    /// the rejects, in records and lines.
     ///
     /// # Errors
     ///
-    /// As [`Rejects::add`].
+    /// As for [`Rejects::add`].
     pub fn close(&self, read: Amount) -> Result<Amount, Error> {
         if !self.is_recorded() {
             self.end()?;
@@ -261,17 +262,16 @@ impl Rejects {
         }
     }
 
-    /// Writes what follows the last record, and makes everything durable.
+    /// Writes what follows the last record, and makes the files durable.
     ///
     /// # Errors
     ///
-    /// As [`Rejects::add`].
+    /// As for [`Rejects::add`].
     pub fn end(&self) -> Result<(), Error> {
         self.block().end()
     }
 
-    /// Removes the files if no record was rejected: empty ones would only be in
-    /// the way of the next load.
+    /// Removes the files if no record was rejected. Otherwise the next load would find empty files.
     ///
     /// # Errors
     ///
@@ -279,7 +279,7 @@ impl Rejects {
     pub fn remove_if_empty(&self) -> Result<(), Error> {
         let rejected = self.rejected().records;
         let Keep::Files(file) = &*self.lock() else { return Ok(()) };
-        // Reserved ones are removed with their lock.
+        // Reserved files are removed when their lock is released.
         if file.held || rejected > 0 || self.is_recorded() {
             return Ok(());
         }
@@ -306,7 +306,7 @@ impl Rejects {
             self.limit
         ));
         let Keep::Files(file) = &mut *self.lock() else { return error };
-        // The file should have all of them when the user looks; the load fails either way.
+        // The user should find all rejects in the file. The load fails in any case.
         if file.sync().is_err() {
             return error;
         }
@@ -326,27 +326,28 @@ impl Rejects {
     }
 }
 
-/// The right to add rejects to the files of a load that is recorded.
+/// The exclusive right to add rejects to the files of a recorded load.
 pub struct Block<'r> {
     keep: MutexGuard<'r, Keep>,
 }
 
 impl Block<'_> {
-    /// Adds the rejects of a transaction; gives what is to be recorded of the files that have them,
-    /// which are on disk.
+    /// Adds the rejects of a transaction. Returns what to record of the files that have them; the
+    /// files are durable.
     ///
     /// # Errors
     ///
-    /// As [`Rejects::add`], or the transaction of an earlier block was not committed.
+    /// As for [`Rejects::add`], or the transaction of an earlier block was not committed.
     pub fn write(&mut self, spool: &mut Spool) -> Result<Vec<Kept>, Error> {
         self.put(spool, false)
     }
 
-    /// Adds the rejects of a transaction that is never committed, for the user to look at.
+    /// Adds the rejects of a transaction that is never committed, so that the user can examine
+    /// them.
     ///
     /// # Errors
     ///
-    /// As [`Block::write`].
+    /// As for [`Block::write`].
     pub fn show(&mut self, spool: &mut Spool) -> Result<(), Error> {
         self.put(spool, true).map(drop)
     }
@@ -364,13 +365,13 @@ impl Block<'_> {
     ///
     /// # Errors
     ///
-    /// As [`Rejects::add`].
+    /// As for [`Rejects::add`].
     pub fn end(&mut self) -> Result<(), Error> {
         let Keep::Files(file) = &mut *self.keep else { return Ok(()) };
         file.end().and_then(|()| file.sync()).map_err(|e| file.failed(&e))
     }
 
-    /// The transaction is committed.
+    /// Records that the transaction is committed.
     pub fn committed(mut self) {
         if let Keep::Files(file) = &mut *self.keep {
             file.block_is_committed();
@@ -378,7 +379,7 @@ impl Block<'_> {
     }
 }
 
-/// The side file of a reject file: the same name and `.jsonl`.
+/// The file with the reasons: the name of the reject file with `.jsonl` added.
 pub fn side_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".jsonl");

@@ -1,5 +1,5 @@
-//! `repair`: puts back what a load took down and a crash left down, and ends
-//! what lanes had prepared for their common commit.
+//! `repair`: recreates objects that a load has left dropped or disabled after a crash, and ends
+//! transactions that lanes had prepared for their common commit.
 
 mod nodes;
 mod table;
@@ -13,16 +13,16 @@ use crate::maintenance::{put_back_committed, Restored};
 use crate::session::conn::{quote_literal, Conn};
 use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
 
-/// What was found and done.
+/// What `repair` has found and done.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// objects that are as they were again
+    /// objects that are recreated
     pub put_back: Vec<Restored>,
-    /// objects that could not be put back, each with the reason
+    /// objects that could not be recreated, each with the reason
     pub failed: Vec<(String, Error)>,
-    /// tables around which a load is running at this moment
+    /// tables for which a load is running
     pub running: Vec<String>,
-    /// objects that other roles took down, in words with the role's name
+    /// objects that other roles have dropped or disabled, in words with the role's name
     pub others: Vec<String>,
     /// transactions that were prepared and are now committed or rolled back, in words
     pub lanes: Vec<String>,
@@ -30,19 +30,19 @@ pub struct Report {
     pub prepared: Vec<(String, Error)>,
 }
 
-/// Puts back everything that this role's loads left down in the database, over
-/// as many connections as `workers` says; `nodes` has addresses of nodes that hold instead of the
-/// catalog's. Safe to run at any time, twice, and
-/// at once: repairs wait for each other, and a load that still runs is left alone.
+/// Recreates everything that this role's loads have left dropped or disabled in the database, over
+/// `workers` connections. `nodes` has addresses of nodes to use in place of the catalog's. It is
+/// safe to run this at any time, repeatedly, and several times at once: repairs wait for each
+/// other, and a load that still runs is left alone.
 ///
 /// # Errors
 ///
-/// The connection fails, or the ledger cannot be read. What cannot be put back
-/// is in the report.
+/// The connection fails, or the ledger cannot be read. Objects that cannot be recreated are in the
+/// report.
 pub fn repair(target: &str, workers: usize, nodes: &[(String, String)]) -> Result<Report, Error> {
     let mut report = Report::default();
     let mut guard = Conn::open(target)?;
-    // First of all: what is prepared holds its locks on the table.
+    // Do this first: prepared transactions hold locks on the table.
     end_prepared(target, &mut report)?;
     nodes::end_on_nodes(&mut Conn::open(target)?, nodes, None, &mut report)?;
     match ledger::state(&mut guard)? {
@@ -66,7 +66,7 @@ pub fn repair(target: &str, workers: usize, nodes: &[(String, String)]) -> Resul
             report.running.push(entry.relation_name);
             continue;
         }
-        // The load may have ended between the look and the lock.
+        // The load may have ended before this lock was taken.
         let (now, _) = ledger::still_down(&mut guard)?;
         let Some(entry) = now.into_iter().find(|e| e.load == entry.load) else { continue };
         match put_back_committed(&open, workers, &entry, None) {
@@ -85,9 +85,9 @@ pub fn repair(target: &str, workers: usize, nodes: &[(String, String)]) -> Resul
     Ok(report)
 }
 
-/// Ends the prepared transactions of lanes whose loader is gone. They are named
-/// by the first lane's transaction, which is committed before all others: if it
-/// is, so must they be; if it is not, none is.
+/// Ends the prepared transactions of lanes whose loader is gone. Their names contain the
+/// transaction ID of the first lane, which is committed before all others. If it is committed, they
+/// must be committed as well; if it is not, none of them is.
 fn end_prepared(target: &str, report: &mut Report) -> Result<(), Error> {
     let (mut guard, mut conn) = (Conn::open(target)?, Conn::open(target)?);
     let rows = conn.exec(ledger::PREPARED)?;
@@ -100,7 +100,7 @@ fn end_prepared(target: &str, report: &mut Report) -> Result<(), Error> {
             guard.exec("COMMIT")?;
             continue;
         }
-        // Under the lock, nobody commits the first lane any more.
+        // This session holds the lock, so no other session commits the first lane now.
         let status =
             conn.query("SELECT pg_catalog.pg_xact_status($1::text::xid8)", &[Some(&first)])?;
         let (verb, done) = match status[0][0].as_deref() {
@@ -115,7 +115,7 @@ fn end_prepared(target: &str, report: &mut Report) -> Result<(), Error> {
         };
         match conn.exec(&format!("{verb} PREPARED {}", quote_literal(&gid))) {
             Ok(_) => report.lanes.push(format!("prepared transaction {gid}: {done}")),
-            // Another repair was faster.
+            // Another repair has ended it already.
             Err(error) if error.sqlstate() == "42704" => {}
             Err(error) => report.prepared.push((format!("prepared transaction {gid}"), error)),
         }

@@ -1,9 +1,9 @@
 //! Which leaf of a partitioned table a row belongs to, by PostgreSQL's own rules.
 //!
-//! A row is routed by the bytes in which it is sent, so what is compared and hashed is what the
-//! server reads. A row that is not surely understood has no leaf here: it goes to the root, and
-//! the server routes it. A leaf checks its partition constraint on every row of a COPY, so a wrong
-//! route is an error of the server and never a row in the wrong place.
+//! Rows are routed by the bytes that are sent. So the values that are compared and hashed are those
+//! that the server reads. If it is not certain how the server reads a value, the row goes to the
+//! root, and the server routes it. A leaf checks its partition constraint on every row of a COPY.
+//! So a wrong route is an error of the server and never a row in the wrong place.
 
 mod bounds;
 mod hash;
@@ -16,37 +16,37 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The most columns that the keys of all levels are made of.
+/// The maximum number of columns in the keys of all levels.
 const MOST: usize = 8;
 
-/// The rows of a partitioned table to its leaves.
+/// Assigns the rows of a partitioned table to its leaves.
 #[derive(Clone, Debug)]
 pub struct Router {
-    /// the leaves that rows are sent to, quoted and qualified
+    /// the leaves to which rows are sent, quoted and qualified
     pub leaves: Vec<String>,
-    /// the table and its partitions, as they were when this was made
+    /// the table and its partitions at the time when this was created
     pub partitions: Vec<Partition>,
-    /// the statement that keeps partitions attached until a transaction ends
+    /// the statement that keeps partitions attached until the transaction ends
     pub shared_lock: String,
     /// the load has truncated the leaves, and freezes their rows
     pub freeze: bool,
     node: Node,
-    /// the columns of the keys, by their places in the rows that are sent, ascending
+    /// the columns of the keys: their positions in the rows that are sent, ascending
     needed: Vec<usize>,
-    /// text that is not ASCII has other bytes on the server
+    /// non-ASCII text has other bytes on the server
     ascii_only: bool,
 }
 
-/// Rows of a chunk in the binary form, those for one table after those for another.
+/// Rows of a chunk in the binary form, grouped by table.
 #[derive(Debug)]
 pub struct Split {
     /// the rows
     pub bytes: Vec<u8>,
-    /// the tables: a leaf by its index, the root by the number of leaves
+    /// the byte range of each table: a leaf by its index, the root by the number of leaves
     pub parts: Vec<(usize, Range<usize>)>,
-    /// how many rows each of these has
+    /// the number of rows in each of these
     pub counts: Vec<u64>,
-    /// rows for the root
+    /// the number of rows for the root
     pub for_root: u64,
 }
 
@@ -68,7 +68,7 @@ impl Split {
         self.counts[..at].iter().sum()
     }
 
-    /// Leaves out the rows for the root, which come last.
+    /// Removes the rows for the root, which are the last ones.
     pub fn drop_root(&mut self) {
         if self.for_root > 0 {
             self.counts.pop();
@@ -84,21 +84,21 @@ impl Split {
 struct Node {
     keys: Vec<Key>,
     rule: Rule,
-    /// for rows that no other partition takes
+    /// for rows that no other partition accepts
     default: Target,
 }
 
 /// One column of a key.
 #[derive(Clone, Debug)]
 struct Key {
-    /// an index into the values of [`Router::needed`]
+    /// an index into [`Router::needed`] and the values of a row
     slot: usize,
     kind: Kind,
 }
 
 #[derive(Clone, Debug)]
 enum Target {
-    /// the server has to route the row
+    /// the server must route the row
     Root,
     Leaf(usize),
     Table(Box<Node>),
@@ -107,7 +107,7 @@ enum Target {
 #[derive(Clone, Debug)]
 enum Rule {
     Hash {
-        /// of each remainder of the greatest modulus, an index into the targets
+        /// for each remainder of the greatest modulus, an index into the targets
         places: Vec<usize>,
         targets: Vec<Target>,
     },
@@ -117,7 +117,7 @@ enum Rule {
         null: Option<usize>,
         targets: Vec<Target>,
     },
-    /// ascending, without overlaps
+    /// in ascending order, without overlaps
     Range(Vec<Span>),
 }
 
@@ -138,21 +138,21 @@ enum Edge {
 /// How the values of a type are compared and hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// a signed number of so many bytes, up to four
+    /// a signed number of this many bytes, at most four
     Short(usize),
-    /// a number of eight bytes
+    /// a signed number of eight bytes
     Long,
-    /// a number of one or four bytes without a sign
+    /// an unsigned number of one or four bytes
     Unsigned(usize),
     /// text; its bytes depend on the encoding
     Text,
     /// sixteen bytes
     Uuid,
-    /// the label of an enum: equal where the bytes are, and nothing else is known
+    /// the label of an enum: values are equal if the bytes are; their order is not known
     Label,
 }
 
-/// A value as it is compared.
+/// A value in the form in which it is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Value<B> {
     Number(i64),
@@ -169,7 +169,7 @@ impl Value<Vec<u8>> {
 }
 
 impl Kind {
-    /// The value of bytes on the wire; `None` if they are not of this type.
+    /// Decodes a value in the binary form; `None` if the bytes are not of this type.
     #[inline]
     fn value(self, bytes: &[u8]) -> Option<Value<&[u8]>> {
         let number = |size: usize, signed: bool| {
@@ -199,12 +199,12 @@ impl Kind {
     }
 }
 
-/// The values of a row's keys, NULL being `None`.
+/// The values of a row's keys; NULL is `None`.
 type Values<'a> = [Option<&'a [u8]>; MOST];
 
 impl Router {
-    /// Splits rows of the binary form by the tables that they go to; in each the order stays.
-    /// `None` if the rows cannot be read, which is a defect of theirs.
+    /// Groups rows in the binary form by the table to which they go. The order within each table is
+    /// preserved. Returns `None` if the rows cannot be read, which is a defect of the loader.
     pub fn split(&self, rows: &[u8], mut out: Vec<u8>) -> Option<Split> {
         let mut ends = vec![0; self.leaves.len() + 1];
         let mut found = Vec::with_capacity(rows.len() / 32);
@@ -214,7 +214,7 @@ impl Router {
             found.push((table as u32, (end - at) as u32));
             at = end;
         })?;
-        // Where the next row of each table goes.
+        // The position of the next row of each table.
         let mut next = ends;
         let mut parts = Vec::new();
         let mut start = 0;
@@ -239,7 +239,7 @@ impl Router {
         Some(Split { bytes: out, parts, counts, for_root })
     }
 
-    /// The columns of the keys, by their places in the rows.
+    /// The columns of the keys: their positions in the rows.
     pub fn needed(&self) -> &[usize] {
         &self.needed
     }
@@ -251,8 +251,8 @@ impl Router {
         Some(values[..self.needed.len()].to_vec())
     }
 
-    /// Of rows in the order of the input, the places of those that go to a table: a leaf by its
-    /// index, the root by the number of leaves.
+    /// Of rows in the order of the input, returns the indexes of those that go to a table: a leaf
+    /// by its index, the root by the number of leaves.
     pub fn rows_for(&self, rows: &[u8], table: usize) -> Option<Vec<u64>> {
         let (mut row, mut found) = (0, Vec::new());
         self.each_row(rows, |of, _| {
@@ -262,7 +262,7 @@ impl Router {
         Some(found)
     }
 
-    /// Of rows in the order of the input, their places in the order of [`Router::split`].
+    /// Of rows in the order of the input, returns the indexes in the order of [`Router::split`].
     pub fn places(&self, rows: &[u8]) -> Option<Vec<u64>> {
         let mut found = Vec::new();
         self.each_row(rows, |table, _| found.push((table, found.len() as u64)))?;
@@ -270,15 +270,15 @@ impl Router {
         Some(found.into_iter().map(|(_, row)| row).collect())
     }
 
-    /// The ends of rows of the binary form.
+    /// Returns the end of each row in the binary form.
     pub fn ends(&self, rows: &[u8]) -> Option<Vec<usize>> {
         let mut ends = Vec::new();
         self.each_row(rows, |_, end| ends.push(end))?;
         Some(ends)
     }
 
-    /// Calls `each` with the table of each row, a leaf by its index, the root by the number of
-    /// leaves, and with the row's end. `None` if the rows cannot be read.
+    /// Calls `each` for each row with its table (a leaf by its index, the root by the number of
+    /// leaves) and with the row's end. Returns `None` if the rows cannot be read.
     #[inline]
     fn each_row(&self, rows: &[u8], mut each: impl FnMut(usize, usize)) -> Option<()> {
         let mut values = [None; MOST];
@@ -290,7 +290,7 @@ impl Router {
         Some(())
     }
 
-    /// Reads the values that keys are made of from the row at `at`; gives the row's end.
+    /// Reads the values of the keys from the row at `at`. Returns the row's end.
     #[inline]
     fn read<'a>(&self, rows: &'a [u8], mut at: usize, values: &mut Values<'a>) -> Option<usize> {
         let fields = u16::from_be_bytes(*rows.get(at..)?.first_chunk()?);
@@ -312,7 +312,7 @@ impl Router {
         (slot == self.needed.len()).then_some(at)
     }
 
-    /// The leaf of a row; `None` if the server has to route it.
+    /// Returns the leaf of a row; `None` if the server must route it.
     #[inline]
     fn leaf(&self, values: &Values<'_>) -> Option<usize> {
         let mut node = &self.node;
@@ -327,7 +327,7 @@ impl Router {
 }
 
 impl Node {
-    /// The partition that takes a row; `None` where a value is not surely understood.
+    /// Returns the partition of a row; `None` if it is not certain how the server reads a value.
     fn target(&self, values: &Values<'_>, ascii_only: bool) -> Option<&Target> {
         let value = |key: &Key| -> Option<Option<Value<&[u8]>>> {
             let Some(bytes) = values[key.slot] else { return Some(None) };
@@ -358,7 +358,7 @@ impl Node {
             Rule::Range(spans) => {
                 let mut key = [Value::Number(0); MOST];
                 for (part, column) in key.iter_mut().zip(&self.keys) {
-                    // NULL is in no range.
+                    // No range contains NULL.
                     let Some(value) = value(column)? else { return Some(&self.default) };
                     *part = value;
                 }
@@ -372,7 +372,7 @@ impl Node {
     }
 }
 
-/// A key against an end of a range, as `partition_rbound_datum_cmp`.
+/// Compares a key with a bound of a range, as `partition_rbound_datum_cmp` does.
 fn order(key: &[Value<&[u8]>], edges: &[Edge]) -> Ordering {
     for (value, edge) in key.iter().zip(edges) {
         let order = match edge {

@@ -1,5 +1,5 @@
-//! One load on several machines: each takes parts of the files, and loads them as a separate load
-//! with `once`. What makes that exact is in `once::parts`.
+//! One load on several machines: each machine takes parts of the files, and loads them as a
+//! separate load with `once`. `once::parts` explains why each record is loaded exactly once.
 
 use crate::error::{Error, Kind};
 use crate::event::Event;
@@ -25,23 +25,23 @@ mod total;
 use heartbeat::Heartbeat;
 use total::add;
 
-/// How often it is looked whether other machines have ended, or have left something.
+/// How often to check whether other machines have ended, or have left parts.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How often it is looked whether the user has stopped the wait for them.
+/// How often to check, while it waits for them, whether the user has stopped the load.
 const STOP: Duration = Duration::from_millis(50);
 
-/// A machine's place in a load that several machines share: it takes parts, loads them, and
-/// publishes the whole. See [`crate::Loader::share`].
+/// One machine in a load that several machines share: it takes parts, loads them, and publishes the
+/// load. See [`crate::Loader::share`].
 pub struct Share<'l> {
     options: &'l Options,
     watch: &'l Watch,
     on_event: &'l dyn Fn(Event<'_>),
-    /// none before the files are looked at, and when all of them are complete
+    /// `None` before the files are examined, and after all of them are complete
     member: Option<(Box<Member>, Heartbeat)>,
     /// the plan was reported
     planned: Cell<bool>,
-    /// it was reported that other machines are waited for
+    /// it was reported that the load waits for other machines
     waiting: Cell<bool>,
     /// every file is complete
     complete: bool,
@@ -51,12 +51,12 @@ pub struct Share<'l> {
     started: Instant,
 }
 
-/// Some parts that one machine has taken: files, or a range of one.
+/// Parts that one machine has taken: files, or a range of a file.
 #[derive(Debug)]
 pub struct Parts(Vec<SharedPart>);
 
 impl Parts {
-    /// How many bytes they have, as they are stored.
+    /// Their stored size in bytes.
     pub fn bytes(&self) -> u64 {
         self.0.iter().map(|part| part.bytes).sum()
     }
@@ -85,12 +85,12 @@ impl<'l> Share<'l> {
         }
     }
 
-    /// Takes parts that no machine has, or whose machine was taken for dead. Where there are none, waits
-    /// for the other machines. `None` when every file is complete.
+    /// Takes parts that no machine has, or whose machine was stopped because its lease has expired.
+    /// If there are none, waits for the other machines. Returns `None` when every file is complete.
     ///
     /// # Errors
     ///
-    /// Another machine could not load a part; or the files or the ledger cannot be used.
+    /// Another machine could not load a part, or the files or the ledger cannot be used.
     pub fn take(&mut self) -> Result<Option<Parts>, Error> {
         loop {
             if self.watch.stop.is_set() {
@@ -143,7 +143,7 @@ impl<'l> Share<'l> {
         Ok(())
     }
 
-    /// Takes parts if there are some; otherwise waits a moment, or ends the load.
+    /// Takes parts if there are any. Otherwise waits a moment, or ends the load.
     fn take_now(&mut self) -> Result<Option<Parts>, Error> {
         let Some((member, heartbeat)) = &self.member else { return Ok(None) };
         let (mut conn, options) = (heartbeat.connection(), self.options);
@@ -186,16 +186,16 @@ impl<'l> Share<'l> {
         }
         drop(conn);
         self.leave(None);
-        // That every file is complete is said by the record.
+        // The ledger shows that every file is complete.
         Ok(None)
     }
 
-    /// Loads parts, and commits them with what is recorded of them. If other machines have taken them
-    /// over, since this one was held up for too long, they are left to those.
+    /// Loads parts, and commits them with their records in the ledger. If other machines have taken
+    /// the parts over because this machine stalled for too long, it leaves the parts to them.
     ///
     /// # Errors
     ///
-    /// As a load. What is committed stays, and everything else is left to other machines.
+    /// As for a load. Committed rows stay, and everything else is left to other machines.
     pub fn load(&mut self, parts: Parts) -> Result<(), Error> {
         let Err(error) = self.try_load(&parts.0) else {
             self.total.share.get_or_insert_with(Default::default).parts += parts.0.len() as u64;
@@ -204,8 +204,8 @@ impl<'l> Share<'l> {
         self.give_up(&parts.0, error).map_err(|error| self.ended_by(error))
     }
 
-    /// After some parts could not be loaded or divided: gives them up. If other machines have taken
-    /// them over, the error does not matter.
+    /// Gives up parts that could not be loaded or divided. If other machines have taken them over,
+    /// the error does not matter.
     fn give_up(&mut self, parts: &[SharedPart], error: Error) -> Result<(), Error> {
         let lost = match self.give_back(parts, &error) {
             Err(lost) if lost.kind() == Kind::Connection => Ok(self.is_taken_over()),
@@ -215,7 +215,7 @@ impl<'l> Share<'l> {
             Ok(true) => {
                 self.total.share.get_or_insert_with(Default::default).parts_lost +=
                     parts.len() as u64;
-                // Its load was stopped; it goes on as another one.
+                // Its load was stopped; this machine continues with a new load.
                 self.leave(Some("other machines have taken over its parts"));
                 Ok(())
             }
@@ -246,7 +246,7 @@ impl<'l> Share<'l> {
             0 => error,
             rows => error.with_changed(format!("{rows} rows of these parts are committed")),
         })?;
-        // What precedes a range belongs to other parts.
+        // The records before a range belong to other parts.
         let before: u64 = parts.iter().map(|part| part.span.records).sum();
         summary.records_known -= before.min(summary.records_known);
         summary.transactions += recording.transactions.get();
@@ -254,7 +254,8 @@ impl<'l> Share<'l> {
         Ok(())
     }
 
-    /// Gives up parts that could not be loaded; whether other machines have taken over some.
+    /// Gives up parts that could not be loaded. Returns whether other machines have taken over
+    /// some.
     fn give_back(&self, parts: &[SharedPart], error: &Error) -> Result<bool, Error> {
         let Some((member, heartbeat)) = &self.member else { return Ok(false) };
         let file = error.place().map(|place| place.file.as_str());
@@ -262,8 +263,8 @@ impl<'l> Share<'l> {
         member.give_back(&mut heartbeat.connection(), self.options, parts, bad)
     }
 
-    /// Whether other machines have stopped this one's load. Its connection to the ledger may be one of
-    /// those that the server has ended meanwhile, so this asks by a new one.
+    /// Whether other machines have stopped the load of this one. The server may have ended its
+    /// connection to the ledger meanwhile, so this opens a new one.
     fn is_taken_over(&self) -> bool {
         let Some((member, heartbeat)) = &self.member else { return false };
         let Ok(again) = self.watch.connect(&self.options.target.url) else { return false };
@@ -272,7 +273,7 @@ impl<'l> Share<'l> {
         matches!(member.is_stopped(&mut conn, self.options), Ok(true))
     }
 
-    /// Ends this machine's load, if it has one. What cannot be recorded shows by its lease.
+    /// Ends the load of this machine, if it has one. If that cannot be recorded, the lease expires.
     fn leave(&mut self, error: Option<&str>) {
         if let Some((member, heartbeat)) = self.member.take() {
             let ended =
@@ -281,12 +282,12 @@ impl<'l> Share<'l> {
         }
     }
 
-    /// Ends this machine's load by an error, which says what is committed.
+    /// Ends the load of this machine with an error that says what is committed.
     fn ended_by(&mut self, error: Error) -> Error {
         let error = told(error, self.options, self.watch);
         let refused = error.place().is_some_and(|place| place.record.is_some());
         let error = match error.kind() {
-            // Other machines load what follows it.
+            // Other machines load the records after it.
             Kind::Data if refused => with_correction(error),
             _ => error,
         };
@@ -301,12 +302,13 @@ impl<'l> Share<'l> {
         error.with_changed(all).repeatable()
     }
 
-    /// Says that the load is complete: waits until every file is. The last machine analyzes the
-    /// table. Gives what this machine has loaded.
+    /// Ends the load: waits until every file is complete. The last machine analyzes the table.
+    /// Returns what this machine has loaded.
     ///
     /// # Errors
     ///
-    /// As [`Share::take`]; or parts are left that no machine has taken: they are to be loaded first.
+    /// As for [`Share::take`]; or there are parts that no machine has taken, which must be loaded
+    /// first.
     pub fn publish(mut self) -> Result<Summary, Error> {
         if let Some(parts) = self.take()? {
             let left = format!("{} parts are left to be loaded", parts.0.len());
@@ -358,7 +360,7 @@ impl<'l> Share<'l> {
 }
 
 impl Drop for Share<'_> {
-    /// What this machine has and has not loaded is free at once.
+    /// Releases the parts of this machine at once.
     fn drop(&mut self) {
         self.leave(Some("left before the load was complete"));
     }
@@ -368,7 +370,7 @@ impl Drop for Share<'_> {
 ///
 /// # Errors
 ///
-/// As [`Share::take`] and [`Share::load`].
+/// As for [`Share::take`] and [`Share::load`].
 pub(crate) fn run(job: &Job<'_>) -> Result<Summary, Error> {
     let mut share = Share::new(job.options, job.watch, job.on_event);
     while let Some(parts) = share.take()? {

@@ -1,4 +1,4 @@
-//! Follows a running load and stops it, from other threads.
+//! Watches a running load and stops it, from other threads.
 
 use crate::error::{Error, Kind};
 use crate::event::Phase;
@@ -10,27 +10,28 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// How often it is looked whether the user has stopped what is waited for.
+/// How often to check, while waiting, whether the user has stopped the load.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Set by the user; looked at by every thread.
+/// The user sets it; every thread checks it.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Asks the threads to stop.
+    /// Makes the threads stop.
     pub fn set(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    /// Whether they should.
+    /// Whether the threads should stop.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }
 }
 
-/// Does what is still to be recorded when a load ends. The server gets a request to cancel at any time
-/// after the load was stopped, once for each connection: it may hit this work, which is then done again.
+/// Runs work that must be recorded when a load ends. After a load is stopped, the server may
+/// receive a request to cancel at any time, once for each connection. If that hits this work, it is
+/// done again.
 pub(crate) fn despite_cancel<T>(mut work: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     match work() {
         Err(error) if error.sqlstate() == "57014" => work(),
@@ -38,17 +39,17 @@ pub(crate) fn despite_cancel<T>(mut work: impl FnMut() -> Result<T, Error>) -> R
     }
 }
 
-/// How a running load is watched and stopped from other threads.
+/// Watches and stops a running load from other threads.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
-    /// where it is
+    /// the progress of the load
     pub progress: Arc<Progress>,
     pub(crate) stop: Stop,
     cancellers: Arc<Mutex<Vec<Arc<Canceller>>>>,
 }
 
 impl Watch {
-    /// Stops the load: the server is asked to cancel, everything is rolled back.
+    /// Stops the load: sends requests to cancel to the server, and everything is rolled back.
     pub fn cancel(&self) {
         self.stop.set();
         for canceller in self.cancellers.lock().unwrap_or_else(|e| e.into_inner()).iter() {
@@ -56,8 +57,9 @@ impl Watch {
         }
     }
 
-    /// Connects, until the user stops it. libpq resolves names and tries hosts without a way
-    /// to interrupt it, so another thread waits for it; when stopped, that thread is left behind.
+    /// Connects, unless the user stops it. libpq resolves names and tries hosts, and this cannot be
+    /// interrupted. So another thread does it; if the user stops the load, that thread is
+    /// abandoned.
     pub(crate) fn connect(&self, url: &str) -> Result<Conn, Error> {
         let (found, result) = bounded(1);
         let target = url.to_owned();
@@ -73,14 +75,14 @@ impl Watch {
             }
         };
         let mut cancellers = self.cancellers.lock().unwrap_or_else(|e| e.into_inner());
-        // Those that only this list has are of connections that are closed.
+        // If only this list refers to a canceller, its connection is closed.
         cancellers.retain(|canceller| Arc::strong_count(canceller) > 1);
         cancellers.push(conn.canceller());
         drop(cancellers);
         Ok(conn)
     }
 
-    /// What the user has stopped is not a failure of the server.
+    /// Replaces the error if the user has stopped the load: that is not a failure of the server.
     pub(crate) fn told(&self, error: Error) -> Error {
         match error.changed() {
             _ if !self.stop.is_set() => error,

@@ -1,4 +1,4 @@
-//! Commits of several nodes at once: which nodes take part, and what was decided.
+//! Commits of several nodes together: which nodes take part, and what was decided.
 //!
 //! Each node prepares its transaction, and the coordinator decides. The decision is a row of
 //! `pgsluice_loads.node_commits` on the coordinator:
@@ -6,22 +6,23 @@
 //! 1. The row is committed as `preparing` before the first PREPARE TRANSACTION, with the names of
 //!    the nodes. So `repair` finds each node that may have a prepared transaction.
 //! 2. The load's own transaction on the coordinator sets it to `committed`, and stays open while
-//!    the nodes prepare. It holds the row, so nobody else decides meanwhile.
+//!    the nodes prepare. It locks the row, so no other session decides meanwhile.
 //! 3. The COMMIT of that transaction is the decision. It waits for the disk, whatever the role's
 //!    `synchronous_commit` is.
 //! 4. The nodes COMMIT PREPARED. When all of them have, `ended` is set.
 //!
-//! From before 1 that transaction also holds an advisory lock with the load's name: the row is free
-//! between 1 and 2, and the load at work.
+//! From before step 1, that transaction also holds an advisory lock with the load's name: between
+//! steps 1 and 2 the row is not locked, but the load is at work.
 //!
-//! A crash before 3 rolls the load's transaction back: the row is `preparing`, and free. Who takes
-//! it over sets it to `aborted` before anything is rolled back; a loader that is alive after all,
-//! between 1 and 2, then finds no row that is `preparing`, and has prepared nothing. After 3 the
-//! row is `committed`, and whatever is still prepared is committed.
+//! A crash before step 3 rolls back the load's transaction: the row is `preparing`, and not locked.
+//! A session that takes it over sets it to `aborted` before it rolls anything back. If the loader
+//! is still alive between steps 1 and 2, it then finds no row that is `preparing`, and has prepared
+//! nothing. After step 3 the row is `committed`, and all transactions that are still prepared are
+//! committed.
 //!
-//! A transaction on a node holds an advisory lock with the name that it will be prepared under,
-//! from before its first row until it ends, prepared or not. Who finds no prepared transaction of
-//! that name and gets the lock knows that none will come.
+//! A transaction on a node holds an advisory lock with the name under which it will be prepared,
+//! from before its first row until it ends, prepared or not. If a session finds no prepared
+//! transaction of that name and gets the lock, none will be created later.
 
 use super::{under_policies, State};
 use crate::error::{Error, Kind};
@@ -29,7 +30,7 @@ use crate::session::conn::{Conn, Rows};
 use crate::session::transaction::{BEGIN, NO_TIMEOUTS, SYNCHRONOUS};
 use crate::text::text;
 
-/// Makes the table; part of the tables of the schema.
+/// Creates the table. It belongs to the tables of the schema.
 pub(crate) const CREATE: &str = "
 CREATE TABLE pgsluice_loads.node_commits (
     load uuid PRIMARY KEY,
@@ -61,27 +62,27 @@ pub struct NodeCommit {
     pub nodes: Vec<String>,
 }
 
-/// What a row says about a commit that somebody wants to end.
+/// The state of a commit, for a session that wants to end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// all nodes commit
     Committed,
-    /// no node does
+    /// no node commits
     Aborted,
-    /// the load is at work
+    /// the load is still at work
     Open,
 }
 
-/// The name of a prepared transaction, and of the lock that goes with it.
+/// The name of a prepared transaction, and of its lock.
 pub fn gid(load: &str, node: usize) -> String {
     format!("pgsluice_nodes_{load}_{node}")
 }
 
-/// Records who takes part, in a transaction of its own.
+/// Records which nodes take part, in a separate transaction.
 ///
 /// # Errors
 ///
-/// The server refuses.
+/// The server reports an error.
 pub fn begin(conn: &mut Conn, load: &str, target: u32, nodes: &[&str]) -> Result<(), Error> {
     let nodes = serde_json::to_string(nodes).unwrap_or_default();
     let insert = "INSERT INTO pgsluice_loads.node_commits (load, target, nodes) VALUES \
@@ -91,11 +92,11 @@ pub fn begin(conn: &mut Conn, load: &str, target: u32, nodes: &[&str]) -> Result
     in_transaction(conn, |conn| conn.query(insert, &parameters)).map(drop)
 }
 
-/// Decides for the commit in the transaction that is open: with it the decision stands or falls.
+/// Decides to commit, in the open transaction: the decision takes effect when that commits.
 ///
 /// # Errors
 ///
-/// Somebody has taken the load for dead, or the server refuses.
+/// Another session has aborted the load, or the server reports an error.
 pub fn decide(conn: &mut Conn, load: &str) -> Result<(), Error> {
     let update = "UPDATE pgsluice_loads.node_commits SET state = 'committed' \
         WHERE load = $1::uuid AND state = 'preparing' RETURNING 1";
@@ -107,12 +108,12 @@ pub fn decide(conn: &mut Conn, load: &str) -> Result<(), Error> {
     }
 }
 
-/// What was decided. Where nothing was and the load is not at work, this decides: against it.
-/// `None` if there is no such commit.
+/// Returns the decision. If there is none and the load is not at work, this decides to abort.
+/// Returns `None` if there is no such commit.
 ///
 /// # Errors
 ///
-/// The server refuses, or the connection is lost.
+/// The server reports an error, or the connection is lost.
 pub fn settle(conn: &mut Conn, name: &str) -> Result<Option<Decision>, Error> {
     let take = "SELECT state FROM pgsluice_loads.node_commits \
         WHERE load = $1::uuid FOR UPDATE SKIP LOCKED";
@@ -138,7 +139,7 @@ pub fn settle(conn: &mut Conn, name: &str) -> Result<Option<Decision>, Error> {
 ///
 /// # Errors
 ///
-/// The server refuses, or the connection is lost.
+/// The server reports an error, or the connection is lost.
 pub fn end(conn: &mut Conn, load: &str) -> Result<(), Error> {
     let update = "UPDATE pgsluice_loads.node_commits SET ended = pg_catalog.clock_timestamp(), \
         state = CASE state WHEN 'committed' THEN state ELSE 'aborted' END \
@@ -146,8 +147,8 @@ pub fn end(conn: &mut Conn, load: &str) -> Result<(), Error> {
     in_transaction(conn, |conn| conn.query(update, &[Some(load)])).map(drop)
 }
 
-/// The commits of this role that have not ended, the oldest first; none where the schema cannot be
-/// trusted. To be called in a transaction.
+/// Returns the commits of this role that have not ended, the oldest first. Returns none if the
+/// schema cannot be trusted. Call this in a transaction.
 ///
 /// # Errors
 ///
@@ -172,14 +173,14 @@ pub fn open(conn: &mut Conn) -> Result<Vec<NodeCommit>, Error> {
     rows.iter().map(commit).collect()
 }
 
-/// Runs statements on the table in a transaction of their own, which waits for the disk.
+/// Runs statements on the table in a separate transaction, whose commit waits for the disk.
 fn in_transaction<T>(
     conn: &mut Conn,
     work: impl FnOnce(&mut Conn) -> Result<T, Error>,
 ) -> Result<T, Error> {
     conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}; {SYNCHRONOUS}"))?;
     let done = under_policies(conn, work);
-    // After an error this is a ROLLBACK.
+    // After an error, COMMIT rolls back.
     conn.exec("COMMIT")?;
     done
 }

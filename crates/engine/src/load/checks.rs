@@ -1,4 +1,4 @@
-//! What is checked when all rows are sent and nothing is committed.
+//! Checks after all rows are sent and before any lane commits.
 
 use crate::error::{Error, Kind, Place};
 use crate::input::{locate, Layout};
@@ -9,9 +9,9 @@ use crate::reject::Amount;
 use crate::session::lane::Lane;
 use crate::session::lane::LaneCounts;
 
-/// Checks deferred constraints while nothing is committed, if the commit does not follow at once:
-/// the server alters no table with such checks pending, and of several lanes some would be
-/// committed already when another is refused.
+/// Checks deferred constraints before any lane commits, if other statements or lanes follow. The
+/// server alters no table while such checks are pending. If one of several lanes failed, others
+/// could already be committed.
 pub(super) fn check_deferred(mut lanes: Vec<Lane>, plan: &Plan) -> Result<Vec<Lane>, Error> {
     if lanes.len() > 1 || !plan.after.is_empty() {
         for lane in &mut lanes {
@@ -21,9 +21,9 @@ pub(super) fn check_deferred(mut lanes: Vec<Lane>, plan: &Plan) -> Result<Vec<La
     Ok(lanes)
 }
 
-/// Before the commit: a load must not silently leave the table empty that it has emptied or
-/// created. A producer that failed upstream of a pipe gives no rows; the wrong dialect may
-/// have every record rejected.
+/// Checks before the commit that a load does not silently leave a table empty that it has truncated
+/// or created. If a program before a pipe has failed, the input has no records. With a wrong
+/// dialect, all records may be rejected.
 pub(super) fn not_emptied(
     plan: &Plan,
     options: &Options,
@@ -48,7 +48,7 @@ pub(super) fn not_emptied(
         .with_hint("if an empty table is what you want, add `allow-empty`"))
 }
 
-/// Before the commit: the server took as many rows as there were records.
+/// Checks before the commit that the server has loaded as many rows as there were records.
 pub(super) fn check_counts(
     plan: &Plan,
     through: &Through,
@@ -69,7 +69,7 @@ pub(super) fn check_counts(
 }
 
 impl Through {
-    /// Where the record of this number (from 1, over all files) is.
+    /// The place of the record with this number (from 1, over all files).
     pub(super) fn place(&self, mut record: u64, options: &Options, layout: &Layout) -> Place {
         for (source, (passed, records)) in self.by_file.iter().enumerate() {
             if record <= *records {

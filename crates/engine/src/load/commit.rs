@@ -8,7 +8,7 @@ use crate::session::conn::Conn;
 use crate::session::lane::{Lane, LaneCounts};
 use crate::session::transaction;
 
-/// Completes the files of several lanes when all of them have committed.
+/// Completes the files of a load with several lanes, after all lanes have committed.
 pub(super) fn complete(recording: &Recording, lanes: &mut [Lane]) -> Result<(), Error> {
     let [first, _, ..] = lanes else { return Ok(()) };
     let mut done = || {
@@ -23,8 +23,8 @@ pub(super) fn complete(recording: &Recording, lanes: &mut [Lane]) -> Result<(), 
     })
 }
 
-/// Records what each lane has loaded in its transaction, and commits that, one after another. A
-/// single one completes the files, too. Gives the number of transactions.
+/// Records in the transaction of each lane what it has loaded, and commits the lanes one after
+/// another. A single lane also completes the files. Returns the number of transactions.
 pub(super) fn commit_recorded(
     recording: &Recording,
     lanes: &mut [Lane],
@@ -32,17 +32,17 @@ pub(super) fn commit_recorded(
     plan: &Plan,
 ) -> Result<u64, Error> {
     let last = lanes.len() == 1;
-    // The record is of all rows that nodes have; with a node that is open nothing is recorded.
+    // The record counts all rows that nodes have. If a node is open, nothing is recorded.
     let rows = counts.rows + counts.there + counts.open;
     let rows = last.then(|| rows - recording.committed.get());
     lanes.iter_mut().try_for_each(|lane| lane.commit_pieces(rows, last))?;
     Ok(plan.nodes.as_ref().map_or(lanes.len(), |to| to.nodes.len()) as u64)
 }
 
-/// Commits the lanes one after another; gives the number of transactions.
+/// Commits the lanes one after another. Returns the number of transactions.
 pub(super) fn commit(lanes: &mut [Lane], plan: &Plan, options: &Options) -> Result<u64, Error> {
     if plan.method == Method::Insert {
-        // Each row is committed; only now all of them are waited for.
+        // Each row is committed; only now wait until all of them are on disk.
         transaction::await_disk(&mut lanes[0].conn).map_err(|e| lanes[0].stayed(e))?;
         return Ok(lanes[0].counts.rows);
     }

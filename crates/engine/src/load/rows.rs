@@ -1,4 +1,4 @@
-//! The rows: lanes and rejects are opened, the pipeline runs, and what went through is counted.
+//! Loads the rows: opens lanes and rejects, runs the pipeline, and counts the rows.
 
 use super::checks::{check_counts, check_deferred};
 use super::Job;
@@ -17,7 +17,7 @@ use crate::watch::Watch;
 use std::io;
 use std::sync::Arc;
 
-/// Rows that are in the table and not committed.
+/// Rows that are in the table but not committed.
 pub(super) struct Sent {
     pub through: Through,
     pub counts: LaneCounts,
@@ -25,7 +25,7 @@ pub(super) struct Sent {
     pub rejected: Amount,
 }
 
-/// Sends the rows; they are in the table when this returns, and not committed.
+/// Sends the rows. When this returns, they are in the table but not committed.
 ///
 /// # Errors
 ///
@@ -42,7 +42,7 @@ pub(super) fn send_rows(
     if let Some(recording) = job.recording {
         lanes.iter_mut().for_each(|lane| lane.record_for(recording));
     }
-    // Rejects of nodes are kept with those of the lane.
+    // Rejects of nodes are kept together with those of the lane.
     lanes[0].open_nodes(watch, options, job.recording)?;
     let deadlocks = DeadlockWatch::watch(&mut lanes, &options.target.url)?;
     let run = pipeline::run(reader, plan, lanes, &watch.progress, &watch.stop)
@@ -65,7 +65,7 @@ pub(super) fn send_rows(
     Ok(Sent { through, counts, lanes, rejected })
 }
 
-/// The lanes, each with its transaction begun; the first has done the inspection.
+/// Opens the lanes and begins their transactions. `first` is the connection that read the facts.
 pub(crate) fn open_lanes(
     mut first: Conn,
     plan: &Arc<Plan>,
@@ -79,13 +79,13 @@ pub(crate) fn open_lanes(
         Lane::new(conn, plan.clone(), names.clone(), progress, rejects.clone())
     };
     if plan.made.is_some() && plan.lanes > 1 {
-        // The other connections must see the table.
+        // Commit, so that the other connections can see the table.
         first.exec("COMMIT")?;
         transaction::begin(&mut first, options)?;
     }
     let mut lanes = vec![lane(first)];
     for _ in 1..plan.lanes {
-        // The first one came through.
+        // The first lane has connected, so connections in general work.
         let fewer =
             text!("{} lanes need one connection each; use fewer with `lanes` N", plan.lanes);
         let mut conn = watch.connect(&options.target.url).map_err(|e| e.with_hint(fewer))?;
@@ -96,14 +96,14 @@ pub(crate) fn open_lanes(
         lanes.iter_mut().try_for_each(Lane::hold_partitions)?;
     }
     if plan.method == Method::Insert {
-        // Row by row: each INSERT is a transaction.
+        // Each INSERT of a row is a separate transaction.
         transaction::leave(&mut lanes[0].conn)?;
     }
     Ok(lanes)
 }
 
-/// Creates the reject files before anything is loaded: whether they can be
-/// written should not come out after hours.
+/// Creates the reject files before anything is loaded. If they cannot be written, this must be
+/// reported at once and not after hours.
 fn rejects(reader: &Reader, job: &Job<'_>) -> Result<Option<Arc<Rejects>>, Error> {
     let Job { options, watch, recording, .. } = job;
     let Some(wanted) = &options.rejects else { return Ok(None) };
@@ -137,8 +137,8 @@ fn rejects(reader: &Reader, job: &Job<'_>) -> Result<Option<Arc<Rejects>>, Error
 
 type Ran = Result<(Through, Vec<Lane>), Error>;
 
-/// After the rows: the limit is judged, and the reject files are on disk, before
-/// anything is committed. Files without a reject are taken away, however it ended.
+/// Checks the limit after the rows, and makes the reject files durable before anything is
+/// committed. Reject files without a reject are removed, even if the load has failed.
 fn close_rejects(
     rejects: Option<Arc<Rejects>>,
     run: Ran,

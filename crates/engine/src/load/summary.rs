@@ -1,4 +1,4 @@
-//! What a load has done, and how long each part of it took.
+//! What a load has done, and how long each phase took.
 
 use super::Job;
 use crate::pipeline::Through;
@@ -17,11 +17,11 @@ pub(super) struct Done {
     pub rejected: Amount,
     pub lanes: Vec<Lane>,
     pub transactions: u64,
-    /// how each index's entries went in
+    /// how the entries of each index were made
     pub indexes: Vec<String>,
     /// what was done after the rows
     pub steps: Vec<String>,
-    /// the rows were committed with their statistics
+    /// the statistics were committed together with the rows
     pub analyzed: bool,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn summarise(job: &Job<'_>, plan: &Plan, done: &Done, clock: &Stopwat
     }
 }
 
-/// Takes the time of each phase.
+/// Measures the time of each phase.
 pub(super) struct Stopwatch {
     start: Instant,
     lap: Instant,

@@ -1,4 +1,4 @@
-//! Columns whose values are not in the file, and columns with additional spellings of NULL.
+//! Columns whose values are not in the file, and columns with further texts for NULL.
 
 use super::{as_known, check};
 use crate::error::Error;
@@ -8,13 +8,14 @@ use crate::options::Options;
 use crate::text::text;
 use pgsluice_core::scan::{Dialect, Format};
 
-/// The columns of the rows that are sent: those of the fields, and those that `--set` gives values
-/// to, in its order.
+/// Returns the columns of the rows that are sent: those of the fields, and then those of `--set`,
+/// in the order given there.
 ///
 /// # Errors
 ///
-/// One of them is in the file, or cannot be written to; or `--null` names a column that is not in
-/// the file, or `--expr`; or a text cannot be written in the file's form.
+/// A column of `--set` is in the file, is named twice or cannot be written; `--null` names a column
+/// that is not in the file, or one of `--force-not-null`; `--expr` names a column that has no text;
+/// or a text cannot be written in the file's form.
 pub(crate) fn columns(
     fields: &[Option<String>],
     table: &TableFacts,
@@ -67,7 +68,7 @@ pub(crate) fn columns(
     Ok(fields.iter().flatten().cloned().chain(set).collect())
 }
 
-/// Whether the texts can be compared with fields, or written as fields, of this form.
+/// Checks that the texts can be compared with fields, or written as fields, of this form.
 fn writable(dialect: &Dialect, options: &Options) -> Result<(), Error> {
     let wanted = &options.target.fields;
     let file = |piece: &ValuePart| match piece {

@@ -1,10 +1,9 @@
-//! What can be done about a source that has changed, and about a bad record if later ones are
-//! committed.
+//! Hints for a source that has changed, and for a bad record if later records are committed.
 //!
-//! Ranges of a file are recorded by their offsets. With several lanes or machines, ranges after a bad
-//! record may be committed. A correction that changes the record's length moves them, and the next
-//! load finds other bytes there. Under another name the file is a new one, and all of its records are
-//! loaded.
+//! Ranges of a file are recorded by their offsets. With several lanes or machines, ranges after a
+//! bad record may be committed. A correction that changes the length of the record moves these
+//! ranges, and the next load finds other bytes there. Under another name, the file is a new file,
+//! and all of its records are loaded.
 
 use super::lookup::KnownSource;
 use super::record::Recording;
@@ -16,7 +15,7 @@ use crate::text::{text, Text};
 use crate::watch::despite_cancel;
 use std::ops::Range;
 
-/// The error for a file that has other bytes where an earlier load has loaded it.
+/// The error for a file that has other bytes in a range that an earlier load has loaded.
 pub(super) fn changed(name: &str, bytes: &Range<u64>, row: &KnownSource) -> Error {
     let error = input::changed(name, bytes);
     match row.complete {
@@ -42,7 +41,7 @@ pub(super) fn grown(name: &str, end: u64, more: u64) -> Error {
     )
 }
 
-/// Adds to the refusal of a record how it can be corrected, if later ones are committed.
+/// Adds a hint to the error of a bad record: how to correct it, if later records are committed.
 pub(super) fn correctable(error: Error, conn: &mut Conn, recording: &Recording) -> Error {
     let refused = error.place().filter(|_| error.kind() == Kind::Data);
     let Some((file, offset)) = refused.and_then(|place| Some((&place.file, place.offset?))) else {
@@ -51,14 +50,14 @@ pub(super) fn correctable(error: Error, conn: &mut Conn, recording: &Recording) 
     let sources = recording.options.input.sources.iter().zip(&recording.sources);
     let found = sources.into_iter().find(|(source, _)| source.name() == *file);
     let Some((_, number)) = found else { return error };
-    // What cannot be found out, the next load finds out.
+    // If the lookup fails, the error stays without the hint; the next load compares the bytes.
     match despite_cancel(|| goes_on(conn, *number, offset)) {
         Ok(true) => with_correction(error),
         _ => error,
     }
 }
 
-/// Adds to the refusal of a record how it can be corrected, given that later ones are committed.
+/// Adds a hint to the error of a bad record: how to correct it when later records are committed.
 pub(crate) fn with_correction(error: Error) -> Error {
     let hint = match error.hint().cloned() {
         Some(hint) => text!("{}; {}", hint, Text::from(COMMITTED)),
@@ -72,7 +71,7 @@ const COMMITTED: &str =
     "later records are committed: correct the record without changing its length \
     and run the same command again, or use `on-error` reject without `share`";
 
-/// Whether pieces of a source are committed that begin after an offset.
+/// Whether pieces of `source` are committed that begin after `offset`.
 fn goes_on(conn: &mut Conn, source: i64, offset: u64) -> Result<bool, Error> {
     conn.exec(&format!("{BEGIN}; SELECT pg_catalog.set_config('row_security', 'on', true)"))?;
     let rows = conn.query(

@@ -1,4 +1,4 @@
-//! The end of a load: what became of it, and that it can go on.
+//! The end of a load: records its outcome, and adds to an error that the load can continue.
 
 use super::correction::correctable;
 use super::{begin_transaction, Once};
@@ -10,11 +10,11 @@ use crate::text::Text;
 use crate::watch::{despite_cancel, Watch};
 
 impl Once {
-    /// Ends the load: notes its outcome and gives up the claims.
+    /// Ends the load: records its outcome and releases the claims.
     ///
     /// # Errors
     ///
-    /// That of the load, with what it has committed.
+    /// The error of the load, with the number of rows that are committed.
     pub fn end(mut self, done: Result<Summary, Error>) -> Result<Summary, Error> {
         let recording = &self.recording;
         let load = recording.load;
@@ -39,11 +39,12 @@ impl Once {
         Ok(summary)
     }
 
-    /// The connection with the claims, in a transaction; when all rows are committed, another one does if it is lost.
+    /// Returns the connection with the claims, in a transaction. If that connection is lost, opens
+    /// another one without claims. This is enough after all rows are committed.
     ///
     /// # Errors
     ///
-    /// There is no other one.
+    /// No other connection can be opened.
     pub fn guard_again(&mut self, watch: &Watch) -> Result<&mut Conn, Error> {
         if self.guard.exec("SELECT 1").is_err() {
             let options = &self.recording.options;
@@ -65,7 +66,7 @@ fn stopped(conn: &mut Conn, load: i64, error: &Error) -> Result<(), Error> {
     conn.exec("COMMIT").map(drop)
 }
 
-/// Adds to an error what is committed, and that the load can go on from there.
+/// Adds to an error how many rows are committed, and that the same command continues the load.
 fn resumable(error: Error, committed: u64, load: i64) -> Error {
     let before = format!(
         "{committed} rows are committed and recorded as load {load}; the same command continues there"

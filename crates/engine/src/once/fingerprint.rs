@@ -1,4 +1,4 @@
-//! The options that decide which rows a file becomes: they must be the same each time.
+//! The options that determine which rows are made of a file. They must be the same in each load.
 
 use crate::error::Error;
 use crate::options::{ColumnSet, FileFormat, Options};
@@ -6,7 +6,7 @@ use crate::text::{text, Text};
 use pgsluice_core::scan::Format;
 use serde_json::{Map, Value};
 
-/// Each option by the name of the setting, as readable text.
+/// Each option by the name of its setting; the values are readable text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fingerprint(Map<String, Value>);
 
@@ -61,11 +61,11 @@ impl Fingerprint {
         Value::Object(self.0.clone()).to_string()
     }
 
-    /// Checks that a file was loaded with the same options, which are given as JSON.
+    /// Checks that a file was loaded with the same options. `recorded` are the options as JSON.
     ///
     /// # Errors
     ///
-    /// It was not; the error names the differences.
+    /// The options differ; the error names the differences.
     pub fn check(&self, recorded: &str, name: &str) -> Result<(), Error> {
         let recorded: Map<String, Value> = serde_json::from_str(recorded)
             .map_err(|e| Error::new(format!("a row of pgsluice_loads.sources: {e}")))?;
@@ -78,7 +78,7 @@ impl Fingerprint {
         names.dedup();
         let differ = names.into_iter().filter(|n| recorded.get(*n) != self.0.get(*n));
         let differences = differ.map(|n| {
-            // Spellings of NULL are given by the same option as COPY's own.
+            // The option for COPY's NULL also sets further spellings of NULL.
             let option = Text::setting(if n == "nulls" { "null" } else { n });
             text!("{} was {} and is {}", option, shown(recorded.get(n)), shown(self.0.get(n)))
         });

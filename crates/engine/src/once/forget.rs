@@ -1,7 +1,8 @@
-//! How what is recorded is forgotten: the next load loads it again. Rows of the table stay.
+//! Forgets what is recorded of files or of a load: the next load loads it again. Rows of the table
+//! stay.
 //!
-//! A load that is running is stopped first, which waits for its transactions that are about to
-//! commit (`record`): it commits nothing of what is forgotten here.
+//! A running load is stopped first. The stop waits for transactions of that load that are about to
+//! commit (`record`). So the load commits nothing of what is forgotten here.
 
 use super::listing::open;
 use super::rejects::absolute;
@@ -11,13 +12,13 @@ use crate::session::conn::{Conn, Rows};
 use crate::session::nodes;
 use std::path::Path;
 
-/// Forgets files of a table, by their paths, streams, by their names, and reject files of its loads
-/// that are not complete. Gives those that were recorded. `nodes` are addresses in place of those of
-/// the catalog.
+/// Forgets files of a table by their paths, streams by their names, and reject files of loads of
+/// the table that are not complete. Returns those that were recorded. `nodes` are addresses to use
+/// in place of those of the catalog.
 ///
 /// # Errors
 ///
-/// The server or a node of the table cannot be reached, or refuses.
+/// The server or a node of the table cannot be reached, or reports an error.
 pub fn forget(
     url: &str,
     table: &str,
@@ -28,12 +29,12 @@ pub fn forget(
     let mut forgotten = Vec::new();
     for file in files {
         let path = Path::new(file).canonicalize().ok();
-        // One that is gone is named by its folder.
+        // If the file is gone, resolve its folder alone.
         let path = path.or_else(|| absolute(Path::new(file)).ok());
         let path = path.and_then(|path| path.to_str().map(str::to_owned));
         let mut one = |name: &str| forget_one(&mut conn, table, name, nodes);
         let found = path.map_or(Ok(Vec::new()), |path| one(&path))?;
-        // The name of a stream is no path.
+        // The name of a stream is not a path.
         forgotten.extend(match found.is_empty() {
             true => one(file)?,
             false => found,
@@ -44,7 +45,7 @@ pub fn forget(
     Ok(forgotten)
 }
 
-/// Forgets what is recorded under a name; gives that name if there was something.
+/// Forgets what is recorded under a name. Returns that name if anything was recorded.
 fn forget_one(
     conn: &mut Conn,
     table: &str,
@@ -77,8 +78,9 @@ fn forget_one(
     })
 }
 
-/// Forgets the slices that the nodes of a table have of a file; gives whether there were any. The nodes
-/// come first: should one be out of reach, the same command does all of it later.
+/// Forgets the slices of a file on the nodes of a table. Returns whether there were any. This is
+/// done before anything is forgotten on the coordinator: if a node cannot be reached, the same
+/// command can be run again later.
 fn forget_on_nodes(
     conn: &mut Conn,
     table: &str,
@@ -99,12 +101,12 @@ fn forget_on_nodes(
     Ok(any)
 }
 
-/// Forgets what one load has loaded. Gives the files of which it had loaded something; `None` where
-/// there is no such load.
+/// Forgets what one load has loaded. Returns the files of which it had loaded something, or `None`
+/// if there is no such load.
 ///
 /// # Errors
 ///
-/// As [`forget`].
+/// As for [`forget`].
 pub fn forget_load(
     url: &str,
     load: i64,
@@ -124,7 +126,7 @@ pub fn forget_load(
             forget_on_nodes(&mut conn, table, name, nodes)?;
         }
     }
-    // One that continues its files takes them for loaded.
+    // A load that continues these files treats the forgotten pieces as loaded, so stop it as well.
     stop(
         &mut conn,
         "number IN (SELECT s.load FROM pgsluice_loads.commits c \
@@ -137,8 +139,8 @@ pub fn forget_load(
          WHERE number = $1::bigint",
         &[Some(&load)],
     )?;
-    // The row of a source keeps what other loads have loaded of it. Its other names say that it is
-    // complete, which it is not any more.
+    // The row of a source stays if other loads have loaded pieces of it. Rows for its other names
+    // are deleted: they say that it is complete, and it no longer is.
     let rows = conn.query(
         "WITH gone AS (DELETE FROM pgsluice_loads.pieces p USING pgsluice_loads.commits c \
            WHERE c.number = p.commit AND c.load = $1::bigint RETURNING p.source), \
@@ -166,7 +168,8 @@ pub fn forget_load(
     Ok(Some(names(rows)))
 }
 
-/// Stops the loads that run, and waits for what they are about to commit; gives all of these loads.
+/// Stops those of the loads that run, and waits for transactions that are about to commit. Returns
+/// the numbers of all of the loads, running or not.
 fn stop(conn: &mut Conn, loads: &str, parameters: &[Option<&str>]) -> Result<Rows, Error> {
     conn.query(
         &format!(
@@ -178,7 +181,7 @@ fn stop(conn: &mut Conn, loads: &str, parameters: &[Option<&str>]) -> Result<Row
     )
 }
 
-/// Releases reject files of loads of which no source is left.
+/// Releases the reject files of loads that have no source left.
 fn release(conn: &mut Conn) -> Result<(), Error> {
     conn.exec(
         "DELETE FROM pgsluice_loads.reject_files r WHERE NOT EXISTS \

@@ -1,4 +1,4 @@
-//! How a file is recognised: by name, size and time at once, and by content if need be.
+//! How a file is recognised: first by name, size and time, then by content if necessary.
 
 use crate::error::Error;
 use crate::input::Reader;
@@ -11,55 +11,57 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How many bytes at each end of a file are hashed to find files that may have the same content.
+/// The number of bytes at each end of a file that are hashed, to find files that may have the same
+/// content.
 const END: u64 = 64 << 10;
 
-/// In place of the hash of what cannot be seen beforehand: no bytes.
+/// The hash of a stream, whose bytes cannot be read beforehand: an empty `bytea`.
 const NONE: &str = "\\x";
 
-/// How many bytes are read at a time.
+/// The number of bytes in one read.
 const BLOCK: usize = 1 << 20;
 
-/// What a look at a file's entry in its folder shows.
+/// The metadata of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     /// the path, without symbolic links
     pub name: String,
     /// bytes as they are stored
     pub size: u64,
-    /// when it was last written, in nanoseconds since 1970
+    /// time of the last change, in nanoseconds since 1970
     pub modified: i64,
-    /// it is read once, and its name is all that is seen of it before that
+    /// it can be read only once, and only its name is available before that
     pub stream: bool,
 }
 
-/// The hashes of the two ends of a file, as it is stored, and of what precedes its records.
+/// The hashes of the two ends of a file as it is stored, and of what precedes its records.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Ends {
     pub head: String,
     pub tail: String,
-    /// of the header, as it is decompressed; none where that does not count, or cannot be read
+    /// of the decompressed header; `None` if it does not count or cannot be read
     pub header: Option<String>,
 }
 
-/// The hash of the header of a source, and of a line before it that names the delimiter.
+/// The hash of the header of a source, and of a line before the header that names the delimiter.
 pub(super) fn header_of(input: &InputOptions, source: &Arc<dyn Source>) -> Option<String> {
     let input = InputOptions { sources: vec![source.clone()], ..input.clone() };
-    // A file that cannot be read is an error when it is loaded.
+    // If the file cannot be read, the load reports it later.
     let head = Reader::open(&input).ok()?.head()?;
     Some(format!("\\x{}", blake3::hash(&head).to_hex()))
 }
 
 impl Seen {
-    /// Looks at a source. A stream is called `name`.
+    /// Reads the metadata of a source. `name` is the name of a stream.
     ///
     /// # Errors
     ///
-    /// It is a stream without a name, or a file with one, or cannot be looked at.
+    /// The source is a stream and `name` is missing, or it is a file and `name` is given, or its
+    /// metadata cannot be read.
     pub fn of(source: &dyn Source, name: Option<&str>) -> Result<Seen, Error> {
         let failed = |e: io::Error| Error::io("open", &source.name(), &e);
         let Some(path) = source.path().filter(|_| source.can_be_read_again()) else {
-            // One that does not exist is none of the others.
+            // Report a file that does not exist before anything else.
             source.length().map_err(failed)?;
             let named =
                 name.map(|name| Seen { name: name.to_owned(), size: 0, modified: 0, stream: true });
@@ -77,7 +79,8 @@ impl Seen {
         }
         let path = path.canonicalize().map_err(failed)?;
         let facts = path.metadata().map_err(failed)?;
-        // Any time has a number, also one before 1970; those that differ by centuries may share it.
+        // Times before 1970 are negative. The product wraps around, so that times that lie
+        // centuries apart may get the same number.
         let modified = facts.mtime().wrapping_mul(1_000_000_000).wrapping_add(facts.mtime_nsec());
         let Some(name) = path.to_str() else {
             return Err(Error::new(format!("{}: the name is not UTF-8", source.name()))
@@ -86,7 +89,7 @@ impl Seen {
         Ok(Seen { name: name.to_owned(), size: facts.len(), modified, stream: false })
     }
 
-    /// Hashes both ends. The header is left to [`header_of`].
+    /// Hashes both ends. [`header_of`] hashes the header.
     ///
     /// # Errors
     ///
@@ -106,7 +109,8 @@ impl Seen {
 }
 
 impl Seen {
-    /// Whether the file begins as one of this size did, whose head has this hash.
+    /// Whether the file begins with the bytes of an earlier file of this `size`, whose first bytes
+    /// have the hash `head`.
     ///
     /// # Errors
     ///
@@ -117,11 +121,11 @@ impl Seen {
     }
 }
 
-/// The name of a stream, as it is recorded. Names of files begin with a slash.
+/// Checks the name of a stream, as it is recorded. Names of files begin with a slash.
 ///
 /// # Errors
 ///
-/// It is empty, or may be that of a file.
+/// The name is empty, or could be the name of a file.
 pub(super) fn check_stream_name(name: &str) -> Result<(), Error> {
     match name.is_empty() || name.starts_with('/') || name.contains('\0') {
         true => Err(Error::usage(format!("\"{name}\" cannot be the name of a stream"))
@@ -130,7 +134,7 @@ pub(super) fn check_stream_name(name: &str) -> Result<(), Error> {
     }
 }
 
-/// Whether two files have the same bytes, as they are stored.
+/// Whether two files have the same bytes as they are stored.
 ///
 /// # Errors
 ///
@@ -143,7 +147,7 @@ pub(super) fn same(a: &str, b: &str) -> Result<bool, Error> {
     Ok(whole(a)? == whole(b)?)
 }
 
-/// The hash of the next bytes, as the server reads a `bytea`.
+/// The hash of at most `most` bytes from the file's position, in the input format of `bytea`.
 fn hash(file: &mut File, most: u64) -> io::Result<String> {
     let mut hasher = blake3::Hasher::new();
     let mut source = file.take(most);

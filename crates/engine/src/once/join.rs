@@ -1,9 +1,10 @@
-//! How a machine joins a load that several machines share, and what it does within it.
+//! How a machine joins a load that several machines share, and its statements on the ledger.
 //!
-//! Machines plan one after another, under a lock for each table: the first one divides the files
-//! into parts, those after it find the parts. If a machine is held up while it has that lock, the
-//! server ends its session after a lease ([`super::pause::limit_pause`]). Claims of files are shared among them, so that a load
-//! that is not shared waits for all of them, and they for it.
+//! Machines plan one after another, under a lock for each table. The first one divides the files
+//! into parts, and the others find the parts. If a machine stalls while it holds that lock, the
+//! server ends its session after a lease ([`super::pause::limit_pause`]). The machines share the
+//! claims of the files. So a load that is not shared waits for all of them, and they wait for such
+//! a load.
 
 use super::identity::{Ends, Seen};
 use super::lookup::{claim, shared_rows};
@@ -21,17 +22,17 @@ use crate::watch::Watch;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// What there is to do.
+/// The result of [`join`].
 pub(crate) enum Joined {
     /// every file is complete
     Nothing(Box<NothingNew>),
-    /// some are not
+    /// some files are not complete
     Member(Box<Member>),
 }
 
 /// A file of this machine that is not complete.
 struct File {
-    /// its place among the sources
+    /// its index among the sources
     index: usize,
     seen: Seen,
     ends: Ends,
@@ -39,7 +40,7 @@ struct File {
 
 /// A machine among those that load the same files.
 pub(crate) struct Member {
-    /// holds the claims until it is closed, in a transaction
+    /// holds the claims in a transaction, until the connection is closed
     pub guard: Conn,
     /// the number of its load
     pub load: i64,
@@ -49,13 +50,14 @@ pub(crate) struct Member {
     files: HashMap<i64, File>,
     /// the same numbers, as a parameter
     list: String,
-    /// contents that are waited for, as a parameter
+    /// contents that another machine loads under another name and that this one waits for, as a
+    /// parameter
     others: String,
     /// rows of `commits` that it has written
     commits: Arc<Counter>,
     /// files that were complete before
     pub known: u64,
-    /// what the user should know
+    /// notes for the user
     pub notes: Vec<Text>,
 }
 
@@ -64,7 +66,7 @@ pub(crate) struct Member {
 ///
 /// # Errors
 ///
-/// As [`super::begin`]; or a file is not the one that other machines are loading.
+/// As for [`super::begin`]; or a file differs from the one that other machines are loading.
 pub(crate) fn join(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Result<Joined, Error> {
     let (mut guard, target, mut found) = open(options, watch)?;
     let left = found.of_new_name();
@@ -117,7 +119,7 @@ pub(crate) fn join(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Resu
 }
 
 impl Found<'_> {
-    /// The files of which there are parts, each with its number in the ledger.
+    /// The files that have parts, each with its number in the ledger.
     fn begun_by_others(
         &mut self,
         conn: &mut Conn,
@@ -155,8 +157,9 @@ impl Found<'_> {
         Ok(begun)
     }
 
-    /// Registers the load of this machine, and divides the files that nobody has begun with. Gives
-    /// its number, and the number of each of these files, beside its place.
+    /// Registers the load of this machine, and divides the files that no other machine has begun.
+    /// Returns the number of the load, and for each of these files its index and its number in the
+    /// ledger.
     fn register_shared(
         &mut self,
         conn: &mut Conn,
@@ -186,8 +189,8 @@ impl Found<'_> {
     }
 }
 
-/// Whether files read in this way can be divided where a pass over them finds that records end. What is
-/// skipped before, between or after records would have to be known to each part.
+/// Whether files that are read with these options can be divided where a pass over them finds ends
+/// of records. If anything is skipped before, between or after records, parts depend on each other.
 fn may_be_divided(options: &Options) -> bool {
     let frame = &options.input.frame;
     let plain = frame.skip_lines == 0 && frame.skip_footer == 0 && frame.comment.is_none();
@@ -200,7 +203,7 @@ impl Member {
         &self.target.sql
     }
 
-    /// Takes parts that nobody has, in a transaction that it begins and commits.
+    /// Takes parts that no machine has, in its own transaction.
     ///
     /// # Errors
     ///
@@ -210,11 +213,11 @@ impl Member {
         alone(conn, options, |conn| parts::take(conn, self.load, &self.list, most))
     }
 
-    /// Whether another machine has taken this one for dead.
+    /// Whether another machine has stopped the load of this one.
     ///
     /// # Errors
     ///
-    /// What the load has done was forgotten, or the connection is lost.
+    /// The load was forgotten, or the connection is lost.
     pub fn is_stopped(&self, conn: &mut Conn, options: &Options) -> Result<bool, Error> {
         alone(conn, options, |conn| self.check(conn))
     }
@@ -228,7 +231,8 @@ impl Member {
         }
     }
 
-    /// Takes machines for dead whose leases have expired, and ends their sessions; gives how many.
+    /// Stops loads of machines whose leases have expired, and ends their sessions. Returns how
+    /// many.
     ///
     /// # Errors
     ///
@@ -240,7 +244,7 @@ impl Member {
         Ok(stopped.len())
     }
 
-    /// What is left to be loaded, by this machine or by others.
+    /// Returns what this machine or others still have to load.
     ///
     /// # Errors
     ///
@@ -268,8 +272,9 @@ impl Member {
         self.files.get(&part.source).ok_or_else(missing)
     }
 
-    /// What is recorded of some parts, and the options of their load. To be called when the machines
-    /// that had them before are stopped: what is known of them stays true.
+    /// Returns the recording of some parts, with the options of their load. Call this after the
+    /// machines that had the parts before are stopped: only then is the list of loaded pieces
+    /// final.
     ///
     /// # Errors
     ///
@@ -284,7 +289,7 @@ impl Member {
         let mut own = options.clone();
         own.input.sources =
             taken.iter().map(|part| self.source(options, part)).collect::<Result<_, _>>()?;
-        // When all of them are loaded, one machine analyzes the table.
+        // One machine analyzes the table when all parts are loaded.
         own.target.analyze = false;
         if let Some(share) = own.once.as_mut().and_then(|once| once.share.as_mut()) {
             share.load = Some(self.load);
@@ -301,12 +306,12 @@ impl Member {
         Ok(recording.of_parts(sources, known, numbers, self.commits.clone()))
     }
 
-    /// After some parts could not be loaded: gives up everything. Whether that is since other loads
-    /// have taken over some of them.
+    /// Gives up all parts of this machine after some parts could not be loaded. Returns whether the
+    /// reason is that other loads have taken over some of them.
     ///
     /// # Errors
     ///
-    /// The connection is lost, or what the load has done was forgotten.
+    /// The connection is lost, or the load was forgotten.
     pub fn give_back(
         &self,
         conn: &mut Conn,
@@ -318,7 +323,8 @@ impl Member {
             let numbers: Vec<i64> = taken.iter().map(|part| part.number).collect();
             let lost = self.check(conn)? || !parts::hold(conn, self.load, &numbers)?;
             if let (Some((error, file)), false) = (failed, lost) {
-                // Of several files, the one that the error is about.
+                // If there are several files, mark only the parts of the file that the error is
+                // about.
                 let of_file = |part: &&SharedPart| {
                     let source = self.source(options, part);
                     file.is_none()
@@ -333,7 +339,7 @@ impl Member {
         })
     }
 
-    /// Divides a part: its `first` bytes can be loaded by others.
+    /// Divides a part: other machines can then load its `first` bytes.
     ///
     /// # Errors
     ///
@@ -349,11 +355,11 @@ impl Member {
         alone(conn, options, |conn| parts::split_off(conn, self.load, part.number, first, rest))
     }
 
-    /// The part is not to be divided further, and given up.
+    /// Records that the part is not to be divided further.
     ///
     /// # Errors
     ///
-    /// As [`Member::split_off`].
+    /// As for [`Member::split_off`].
     pub fn not_split(
         &self,
         conn: &mut Conn,
@@ -366,7 +372,7 @@ impl Member {
         })
     }
 
-    /// Ends this machine's load; whether it was the last one at work on the table.
+    /// Ends the load of this machine. Returns whether it was the last one at work on the table.
     ///
     /// # Errors
     ///
@@ -380,7 +386,7 @@ impl Member {
         alone(conn, options, |conn| parts::end(conn, self.target.oid, self.load, error))
     }
 
-    /// Prolongs the lease.
+    /// Extends the lease.
     ///
     /// # Errors
     ///
@@ -390,7 +396,7 @@ impl Member {
     }
 }
 
-/// Does something in a transaction of its own.
+/// Does `work` in a separate transaction.
 fn alone<T>(
     conn: &mut Conn,
     options: &Options,
@@ -398,7 +404,7 @@ fn alone<T>(
 ) -> Result<T, Error> {
     begin_transaction(conn, options)?;
     let done = limit_pause(conn, options.lease()).and_then(|()| work(conn));
-    // A failure of this is a lost connection, which the work has met or the next statement meets.
+    // If the ROLLBACK fails, the connection is lost; the error of `work` is returned in any case.
     let ended = conn.exec(if done.is_ok() { "COMMIT" } else { "ROLLBACK" });
     let done = done?;
     ended.map(|_| done)

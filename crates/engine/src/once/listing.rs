@@ -1,4 +1,4 @@
-//! The record of loads, for users: what there is, and whether the files are as they were.
+//! Lists recorded loads and their files for users, and compares the files with what is recorded.
 
 use super::lookup::{number, pieces};
 use super::tables;
@@ -14,11 +14,11 @@ use serde::Serialize;
 pub struct LoadRow {
     /// its number
     pub load: i64,
-    /// the table, quoted and qualified, by its name at the time
+    /// the name of the table at that time, quoted and qualified
     pub table: String,
-    /// `running` (or killed), `complete` or `stopped`
+    /// `running` (also if it was killed), `complete` or `stopped`
     pub state: String,
-    /// the role that has loaded
+    /// the role that ran the load
     pub role: String,
     /// when it began
     pub started: String,
@@ -26,51 +26,51 @@ pub struct LoadRow {
     pub ended: Option<String>,
     /// why it was stopped
     pub error: Option<String>,
-    /// files of which it has loaded something
+    /// number of files of which it has loaded something
     pub files: u64,
-    /// its transactions
+    /// number of its transactions
     pub commits: u64,
-    /// records
+    /// number of records read
     pub read: u64,
-    /// rows
+    /// number of rows loaded
     pub loaded: u64,
-    /// records that were rejected
+    /// number of rejected records
     pub rejected: u64,
-    /// records that were skipped
+    /// number of skipped records
     pub skipped: u64,
 }
 
-/// A file that is recorded.
+/// A recorded file.
 #[derive(Clone, Debug, Serialize)]
 pub struct SourceRow {
     /// its path
     pub file: String,
     /// `loading` or `complete`
     pub state: String,
-    /// bytes as they are stored
+    /// its stored size in bytes
     pub size: u64,
-    /// pieces that are loaded
+    /// number of loaded pieces
     pub pieces: u64,
-    /// bytes of these, decompressed
+    /// total decompressed size of these pieces in bytes
     pub bytes: u64,
-    /// records of these
+    /// number of records in these pieces
     pub records: u64,
 }
 
-/// How a file compares with what is recorded of it.
+/// The result of the comparison of a file with what is recorded of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verified {
     /// its path
     pub file: String,
-    /// what differs; `None` where nothing does
+    /// what differs; `None` if nothing does
     pub difference: Option<String>,
 }
 
-/// The loads that the role may see, or one of them.
+/// Lists the loads that the role may see, or the one with the number `load`.
 ///
 /// # Errors
 ///
-/// The server cannot be reached, or refuses.
+/// The server cannot be reached, or reports an error.
 pub fn list(url: &str, load: Option<i64>) -> Result<Vec<LoadRow>, Error> {
     let Some(mut conn) = open(url)? else { return Ok(Vec::new()) };
     let load = load.map(|load| load.to_string());
@@ -109,12 +109,12 @@ pub fn list(url: &str, load: Option<i64>) -> Result<Vec<LoadRow>, Error> {
     Ok(rows.into_iter().map(row).collect())
 }
 
-/// The files of a load: those that it was the last one to load, or of which it has loaded
-/// something.
+/// Lists the files of a load: those of which it has loaded something, and those that it was the
+/// last load of.
 ///
 /// # Errors
 ///
-/// As [`list`].
+/// As for [`list`].
 pub fn files(url: &str, load: i64) -> Result<Vec<SourceRow>, Error> {
     let Some(mut conn) = open(url)? else { return Ok(Vec::new()) };
     let rows = of_load(&mut conn, load)?;
@@ -129,8 +129,8 @@ pub fn files(url: &str, load: i64) -> Result<Vec<SourceRow>, Error> {
     Ok(rows.into_iter().map(row).collect())
 }
 
-/// Of each file of a load: the row of `sources` that has its pieces, its name, state and size; and of
-/// its pieces, by whatever load, their number, bytes and records.
+/// Returns for each file of a load: the row of `sources` that has its pieces, its name, state and
+/// size, and the number, bytes and records of its pieces, whichever load has loaded them.
 fn of_load(conn: &mut Conn, load: i64) -> Result<Rows, Error> {
     conn.query(
         "SELECT coalesce(s.same_as, s.number), s.name, s.state, s.size, count(p.source), \
@@ -148,7 +148,7 @@ fn of_load(conn: &mut Conn, load: i64) -> Result<Rows, Error> {
 ///
 /// # Errors
 ///
-/// As [`list`].
+/// As for [`list`].
 pub fn verify(url: &str, load: i64) -> Result<Vec<Verified>, Error> {
     let Some(mut conn) = open(url)? else { return Ok(Vec::new()) };
     let mut all = Vec::new();
@@ -171,7 +171,7 @@ pub fn verify(url: &str, load: i64) -> Result<Vec<Verified>, Error> {
     Ok(all)
 }
 
-/// A connection within a transaction; `None` where nothing was ever recorded.
+/// Opens a connection and begins a transaction. Returns `None` if the ledger does not exist.
 pub(super) fn open(url: &str) -> Result<Option<Conn>, Error> {
     let mut conn = Conn::open(url)?;
     if !tables::there(&mut conn)? {

@@ -1,4 +1,4 @@
-//! What the ledger has of the files of a load.
+//! Reads from the ledger what is recorded of the files of a load, and claims the files.
 
 use super::identity::{Ends, Seen};
 use crate::error::Error;
@@ -7,8 +7,8 @@ use crate::session::conn::Conn;
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// How many locks a load takes at most: the server has room for a few thousand. Files that share
-/// one wait for each other.
+/// The maximum number of locks that a load takes; the server has room for a few thousand. Files
+/// with the same lock wait for each other.
 const CLAIMS: u8 = 255;
 
 /// A row of `sources` that may be about a file.
@@ -18,7 +18,7 @@ pub(super) struct KnownSource {
     pub file: usize,
     pub number: i64,
     pub name: String,
-    /// the file has the row's name
+    /// the row has the name of the file
     pub by_name: bool,
     pub size: u64,
     /// the hash of its first bytes
@@ -26,18 +26,18 @@ pub(super) struct KnownSource {
     /// the hash of its header
     pub header: Option<String>,
     pub complete: bool,
-    /// the last load of it
+    /// the last load of the source
     pub load: i64,
     pub options: String,
-    /// the row whose pieces describe the content
+    /// the row that has the pieces of the content
     pub content: i64,
 }
 
-/// Files that are complete and have not changed since, by name, size and time: the index of each,
-/// and the options that it was loaded with.
+/// Finds the files that are complete and have not changed since, by name, size and time. Returns
+/// the index of each, and the options with which it was loaded.
 ///
-/// The server looks each name up in an index. A join would be planned by estimates: the server
-/// knows neither how many files there are nor, before the first ANALYZE, how many rows.
+/// The server looks up each name in an index. The plan of a join would depend on estimates: the
+/// server knows neither the number of files nor, before the first ANALYZE, the number of rows.
 ///
 /// # Errors
 ///
@@ -64,9 +64,8 @@ pub(super) fn complete(
     Ok(rows.into_iter().filter_map(found).collect())
 }
 
-/// Waits for other loads of the same names or contents, and keeps them waiting until the
-/// transaction ends. Loads that are `shared` do not wait for each other. Calls `waiting` before it
-/// waits.
+/// Waits for other loads of the same names or contents, and makes them wait until the transaction
+/// ends. Loads that are `shared` do not wait for each other. Calls `waiting` before it waits.
 ///
 /// # Errors
 ///
@@ -91,7 +90,7 @@ pub(super) fn claim(
     claims.sort_unstable();
     claims.dedup();
     let (target, claims) = (target.to_string(), Value::from_iter(claims).to_string());
-    // All loads take the locks in the same order, so that none of them waits in a circle.
+    // All loads take the locks in the same order, so there are no deadlocks.
     let with = |function: &str| {
         format!(
             "SELECT pg_catalog.{function}{shared}(key) FROM ( \
@@ -105,13 +104,15 @@ pub(super) fn claim(
     if free.iter().all(|row| row[0].as_deref() == Some("t")) {
         return Ok(());
     }
-    // Gives back those that were free: others may come before them in the order.
+    // Release the locks that were free, and take all of them in order: other loads may hold locks
+    // that come earlier.
     conn.exec("ROLLBACK TO SAVEPOINT pgsluice_claim")?;
     waiting();
     conn.query(&with("pg_advisory_xact_lock"), &parameters).map(drop)
 }
 
-/// The rows that may be about the files, those with a file's name before those with its content.
+/// Finds the rows that may be about the files: first those with the name of a file, then those with
+/// the same content.
 ///
 /// # Errors
 ///
@@ -172,7 +173,7 @@ pub(super) fn candidates(
     Ok(found)
 }
 
-/// The pieces of a source that are in the table, in their order.
+/// Reads the pieces of a source that are loaded, in order.
 ///
 /// # Errors
 ///
@@ -186,7 +187,7 @@ pub(super) fn pieces(conn: &mut Conn, source: i64) -> Result<Vec<KnownPiece>, Er
     rows.iter().map(|row| known_piece(row)).collect()
 }
 
-/// A piece: its first byte, the one after the last, records, lines, hash.
+/// Parses a piece: first byte, end (the byte after the last one), records, lines, hash.
 pub(super) fn known_piece(row: &[Option<String>]) -> Result<KnownPiece, Error> {
     let hash = blake3::Hash::from_hex(text(&row[4]))
         .map_err(|e| Error::new(format!("a row of pgsluice_loads.pieces: {e}")))?;
@@ -194,7 +195,7 @@ pub(super) fn known_piece(row: &[Option<String>]) -> Result<KnownPiece, Error> {
     Ok(KnownPiece { bytes: number(&row[0])..number(&row[1]), counts, hash })
 }
 
-/// A file that machines load in parts.
+/// A file that several machines load in parts.
 pub(super) struct SharedRow {
     pub number: i64,
     pub name: String,
@@ -205,7 +206,7 @@ pub(super) struct SharedRow {
     pub options: String,
 }
 
-/// The files of a table of which there are parts.
+/// Finds the files of a table that have parts.
 ///
 /// # Errors
 ///
@@ -234,7 +235,7 @@ fn text(value: &Option<String>) -> String {
     value.clone().unwrap_or_default()
 }
 
-/// A number that the server gives and whose column is NOT NULL.
+/// Parses a number from the server whose column is NOT NULL.
 pub(super) fn number<T: std::str::FromStr + Default>(value: &Option<String>) -> T {
     value.as_ref().and_then(|text| text.parse().ok()).unwrap_or_default()
 }

@@ -1,12 +1,12 @@
-//! Loading each source once: what is loaded is recorded in the target database, in the transaction
-//! of its rows.
+//! Loads each source once: the target database records what is loaded, in the transaction of the
+//! rows.
 //!
-//! - A source is known by its content. Name, size and time of the last change recognise a complete
-//!   one at once; otherwise size and the hashes of its ends find those that may have the same
-//!   content, and the hashes of the pieces decide.
-//! - Loads of the same names or contents wait for each other: a second connection holds
-//!   advisory locks until the load ends. They only keep loads from working in vain. What makes it
-//!   exact is the order of [`record`]: see there.
+//! - A source is recognised by its content. If name, size and time of the last change are those of
+//!   a complete source, it is not read. Otherwise, size and the hashes of its ends find sources
+//!   that may have the same content, and the hashes of the pieces decide.
+//! - Loads of the same names or contents wait for each other: a second connection holds advisory
+//!   locks until the load ends. These locks only avoid useless work. The order of statements in
+//!   [`record`] makes it exact that each record is loaded once.
 
 pub mod correction;
 mod end;
@@ -53,20 +53,20 @@ use unclaimed::{check_claims, stop_unclaimed};
 
 /// A load that has begun: some of its sources are not complete.
 pub(crate) struct Once {
-    /// holds the claims until it is closed, in a transaction
+    /// holds the claims in a transaction, until the connection is closed
     pub guard: Conn,
     /// what the lanes record
     pub recording: Arc<Recording>,
-    /// all sources, as they were named
+    /// the names of all sources, as the user gave them
     names: Vec<String>,
     notes: Notes,
 }
 
-/// What there is to do.
+/// The result of [`begin`].
 pub(crate) enum Begun {
     /// every source is complete
     Nothing(Box<NothingNew>),
-    /// the sources of the recording are not
+    /// the sources of the recording are not complete
     Load(Once),
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct NothingNew {
     pub summary: Summary,
 }
 
-/// Begins a transaction on the ledger.
+/// Begins a transaction that uses the ledger.
 pub(crate) fn begin_transaction(conn: &mut Conn, options: &Options) -> Result<(), Error> {
     conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
     conn.exec("SELECT pg_catalog.set_config('row_security', 'on', true)")?;
@@ -89,13 +89,13 @@ pub(crate) fn begin_transaction(conn: &mut Conn, options: &Options) -> Result<()
     Ok(())
 }
 
-/// Finds out which sources are still to be loaded, claims them and registers the load. Calls
+/// Finds out which sources must still be loaded, claims them and registers the load. Calls
 /// `waiting` before it waits for another load.
 ///
 /// # Errors
 ///
-/// A source has changed since it was loaded, or was loaded with other options; or the ledger
-/// cannot be used.
+/// A source has changed since it was loaded, or was loaded with other options, or the ledger cannot
+/// be used.
 pub(crate) fn begin(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Result<Begun, Error> {
     let (mut guard, target, mut found) = open(options, watch)?;
     let left = found.of_new_name();
@@ -131,7 +131,7 @@ pub(crate) fn begin(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Res
     }))
 }
 
-/// Opens a connection for the claims, and looks at the table and at the sources.
+/// Opens a connection for the claims, and reads the metadata of the table and of the sources.
 fn open<'o>(options: &'o Options, watch: &Watch) -> Result<(Conn, Target, Found<'o>), Error> {
     options.check_once()?;
     let sources = &options.input.sources;
@@ -156,7 +156,7 @@ fn open<'o>(options: &'o Options, watch: &Watch) -> Result<(Conn, Target, Found<
     Ok((guard, target, found))
 }
 
-/// What is found out about the sources.
+/// What is known of the sources.
 #[derive(Default)]
 struct Found<'s> {
     sources: &'s [Arc<dyn Source>],
@@ -164,28 +164,28 @@ struct Found<'s> {
     fingerprint: Fingerprint,
     /// how files are read
     input: InputOptions,
-    /// of sources that have grown, the rest is loaded
+    /// if a source has grown, load the rest
     append: bool,
-    /// how long a transaction that others wait for may be idle
+    /// how long a transaction may be idle if others wait for it
     lease: Duration,
     notes: Notes,
     /// the names of all sources
     names: HashSet<String>,
     /// sources to load, each with its index
     wanted: Vec<(usize, Wanted)>,
-    /// the places of these by size and ends
+    /// the indexes into `wanted`, by size and ends
     by_ends: HashMap<(u64, Ends), Vec<usize>>,
-    /// rows of failed attempts whose names others take
+    /// rows of failed attempts whose names other rows take
     replaced: Vec<i64>,
     /// other names of complete contents
     aliases: Vec<Alias>,
-    /// other names of wanted contents, each with its place among those
+    /// other names of wanted contents, each with an index into `wanted`
     copies: Vec<(Seen, Ends, usize)>,
-    /// complete sources whose size or time has changed, and whose content has not
+    /// complete sources whose size or time has changed, but not their content
     touched: Vec<(i64, Seen, Ends)>,
     /// contents that machines load in parts
     busy: HashSet<i64>,
-    /// those of them of which this load has another name: what becomes of them is waited for
+    /// those of `busy` that this load has under another name: it waits for their end
     others: HashSet<i64>,
 }
 
@@ -202,12 +202,12 @@ impl Found<'_> {
         left.iter().map(of).collect()
     }
 
-    /// Whether files begin with names of columns, which are part of no piece.
+    /// Whether files begin with column names, which belong to no piece.
     fn has_header(&self) -> bool {
         self.input.header != Header::None
     }
 
-    /// Ends a load of which nothing is new.
+    /// Ends a load that has nothing new to load.
     fn nothing(self, mut guard: Conn, target: Target) -> Result<Box<NothingNew>, Error> {
         let files: Vec<String> = self.sources.iter().map(|s| s.name()).collect();
         add_names(&mut guard, &target, &self.aliases, &self.fingerprint.json(), 0)?;
@@ -222,7 +222,7 @@ impl Found<'_> {
         Ok(Box::new(NothingNew { conn: guard, target, summary }))
     }
 
-    /// The sources whose name does not occur before.
+    /// Returns the sources whose names have not occurred before.
     fn of_new_name(&mut self) -> Vec<usize> {
         let mut left = Vec::new();
         for (i, seen) in self.seen.iter().enumerate() {
@@ -236,14 +236,14 @@ impl Found<'_> {
         left
     }
 
-    /// Those of the sources that are not complete, as far as name, size and time show.
+    /// Returns the sources that are not complete according to name, size and time.
     fn incomplete(
         &self,
         conn: &mut Conn,
         target: &Target,
         sources: Vec<usize>,
     ) -> Result<Vec<usize>, Error> {
-        // The name of a stream says nothing of its bytes.
+        // The name of a stream does not identify its bytes.
         let files = sources.iter().map(|i| (*i, &self.seen[*i]));
         let files: Vec<_> = files.filter(|(_, seen)| !seen.stream).collect();
         let mut complete = HashSet::new();
@@ -254,7 +254,7 @@ impl Found<'_> {
         Ok(sources.into_iter().filter(|i| !complete.contains(i)).collect())
     }
 
-    /// Decides for each of the sources what it is.
+    /// Decides for each source whether it is new, continues an earlier load, or is loaded.
     fn decide(
         &mut self,
         conn: &mut Conn,
@@ -297,7 +297,8 @@ impl Found<'_> {
             match compared {
                 Compared::Differs(bytes) if row.by_name => return Err(changed(&name, &bytes, row)),
                 Compared::Differs(_) => {}
-                // What another load has loaded of the same content comes before a failed attempt.
+                // Pieces that another load has loaded of the same content take precedence over a
+                // failed attempt.
                 Compared::Same(_) if row.by_name && !row.complete && known.is_empty() => {
                     failed = Some(row.number);
                 }
@@ -341,7 +342,8 @@ impl Found<'_> {
         self.add_new(conn, i, want(failed), &name)
     }
 
-    /// A stream is compared while it is read. What is known of its name is in one row.
+    /// Decides about a stream. It is compared while it is read. One row has what is known of its
+    /// name.
     fn decide_stream(
         &mut self,
         conn: &mut Conn,
@@ -363,8 +365,8 @@ impl Found<'_> {
         Ok(())
     }
 
-    /// Compares a source with a row that may be about it. `None` if the row is about another source
-    /// of this load.
+    /// Compares a source with a row that may be about it. Returns `None` if the row is about
+    /// another source of this load.
     fn compared(
         &self,
         conn: &mut Conn,
@@ -377,7 +379,7 @@ impl Found<'_> {
             return Ok(None);
         }
         let known = pieces(conn, row.content)?;
-        // Of what has failed, nothing is left that other options could contradict.
+        // A failed attempt has no pieces, so other options are no conflict.
         if row.by_name && !known.is_empty() {
             self.fingerprint.check(&row.options, &source.name())?;
         }
@@ -395,7 +397,8 @@ impl Found<'_> {
         Ok(Some((known, compared)))
     }
 
-    /// Adds a source that no load has begun with, unless one of this load has the same bytes.
+    /// Adds a source that no load has begun. If another source of this load has the same bytes,
+    /// adds only its name.
     fn add_new(
         &mut self,
         conn: &mut Conn,
@@ -418,7 +421,7 @@ impl Found<'_> {
         Ok(())
     }
 
-    /// Whether another source of this load continues that row of `sources`.
+    /// Whether another source of this load continues this row of `sources`.
     fn is_taken(&self, number: i64) -> bool {
         self.wanted.iter().any(|(_, wanted)| wanted.begun == Some(number))
     }
@@ -430,14 +433,14 @@ impl Found<'_> {
         self.wanted.push((i, wanted));
     }
 
-    /// Brings names up to date, in the transaction that is open.
+    /// Updates names in the ledger, in the open transaction.
     fn settle(&self, conn: &mut Conn, target: &Target) -> Result<(), Error> {
         drop_rows(conn, &self.replaced)?;
         add_names(conn, target, &self.aliases, &self.fingerprint.json(), 0)?;
         touch(conn, &self.touched)
     }
 
-    /// Registers the load over a connection whose transactions do not end the claims.
+    /// Registers the load over a separate connection, whose commits do not release the claims.
     fn register(
         &mut self,
         mut conn: Conn,

@@ -1,4 +1,4 @@
-//! Names of contents in the ledger: they are added, dropped and brought up to date.
+//! Names of contents in the ledger: adds, drops and updates them.
 
 use super::identity::{Ends, Seen};
 use super::record::{Alias, Target};
@@ -6,7 +6,8 @@ use crate::error::Error;
 use crate::session::conn::Conn;
 use serde_json::{json, Value};
 
-/// Adds names of contents that are loaded, or are about to be by `load`; for the others it is 0.
+/// Adds names of contents that are loaded, or that `load` is about to complete. For contents that
+/// are all loaded, `load` is 0.
 ///
 /// # Errors
 ///
@@ -68,7 +69,7 @@ pub(super) fn drop_rows(conn: &mut Conn, rows: &[i64]) -> Result<(), Error> {
     .map(drop)
 }
 
-/// Records the size and the time that complete files have now, whose content is the same.
+/// Records the present size and time of complete files whose content has not changed.
 ///
 /// # Errors
 ///

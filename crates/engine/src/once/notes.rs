@@ -1,6 +1,6 @@
-//! Notes about files: of each kind the first few by name, then how many more there are.
+//! Notes about files: the first few of each kind name their file, and the rest are counted.
 
-/// How many notes of a kind name their file, if there are more than one more.
+/// How many notes of a kind name their file if there are at least two more.
 const NAMED: usize = 3;
 
 /// What a note is about.
@@ -10,9 +10,9 @@ pub(super) enum About {
     Twice,
     /// files with the same bytes as others that are loaded
     Loaded,
-    /// files with the same bytes as others of the load
+    /// files with the same bytes as other files of the load
     Copies,
-    /// files that continue others, which an earlier load has begun
+    /// files that continue others that an earlier load has begun
     Continued,
     /// files that have grown
     Grown,
@@ -30,10 +30,10 @@ impl About {
     }
 }
 
-/// The notes of a load: a folder that was moved must not give one for each of 10,000 files.
+/// The notes of a load. If a folder was moved, there must not be one note for each of 10,000 files.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Notes {
-    /// in the order of the first note of each kind: the first notes, and how many there are
+    /// for each kind, in the order of their first notes: the first notes, and the number of all
     kinds: Vec<(About, Vec<String>, usize)>,
 }
 
@@ -46,7 +46,7 @@ impl Notes {
         });
         let (_, notes, count) = &mut self.kinds[place];
         *count += 1;
-        // One more is named as well: a count of it would be no shorter.
+        // Keep one more than `NAMED`: a line with its count would be no shorter.
         if notes.len() <= NAMED {
             notes.push(note);
         }

@@ -1,7 +1,8 @@
-//! Whether a transaction of a load is there whose COMMIT was not acknowledged.
+//! Finds out whether a transaction of a load is committed if its COMMIT was not acknowledged.
 //!
-//! Its number does not show it (`transaction::commit_recorded`). What it has recorded shows it: the number of the load
-//! and that of the commit may both come again after a failover, but not with the same piece of the same source.
+//! The transaction ID does not show it (`transaction::commit_recorded`). The rows that the
+//! transaction has recorded do. After a failover, the number of the load and that of the commit may
+//! be used a second time, but not with the same piece of the same source.
 
 use super::record::{Piece, Recording};
 use crate::error::Error;
@@ -10,8 +11,9 @@ use crate::session::conn::{Conn, Rows};
 use crate::session::transaction::BEGIN;
 
 impl Recording {
-    /// Whether a transaction is there: `commit` is its row of `commits`, with this first piece. Without pieces it has
-    /// completed files, or done nothing that could be missing.
+    /// Whether a transaction is committed. `commit` is its row of `commits`, and `first` is its
+    /// first piece. Without pieces, the transaction has only completed files (`last`), or changed
+    /// nothing that could be missing.
     ///
     /// # Errors
     ///
@@ -58,7 +60,7 @@ impl Recording {
     }
 }
 
-/// Whether a query of the ledger gives a row.
+/// Whether a query of the ledger returns a row.
 pub(super) fn looked_up(
     conn: &mut Conn,
     query: impl FnOnce(&mut Conn) -> Result<Rows, Error>,

@@ -2,18 +2,18 @@
 //! ([decision](../../../../docs/decisions/0025-leases.md)).
 //!
 //! A part is a file or a range of one. Its row is deleted in the transaction that completes it. A
-//! machine has a part while the row names its load. Three things see to it that a machine that
-//! was held up commits no rows of a part that another one has taken over, whatever leases and clocks
-//! say, and that the others go on:
+//! machine has a part while the row names its load. A machine that stalls must not commit rows of a
+//! part that another one has taken over, whatever leases and clocks say, and the others must be
+//! able to continue. Three rules ensure this:
 //!
-//! - A machine whose lease has expired is taken for dead by setting its load to `stopped`, which
-//!   waits for none of its transactions: if one is about to commit, the machine is left alone. The
-//!   pieces are read after that is committed, and lanes of a stopped load commit nothing (`record`).
-//! - A machine may be held up after it has locked its load's row and before its COMMIT is sent, as
-//!   when its process is stopped. So transactions that lock rows of the ledger have a limit on how
-//!   long they may be idle ([`super::pause::limit_pause`]), after which the server ends them.
-//! - Lanes also lock the rows of their parts, which must name their load, before they commit. So a
-//!   part whose row was changed or deleted in any other way is committed by nobody who had it.
+//! - If the lease of a machine has expired, another machine sets its load to `stopped`. That waits
+//!   for none of its transactions: if one is about to commit, the machine is left alone. The pieces
+//!   are read after that is committed, and lanes of a stopped load commit nothing (`record`).
+//! - A machine may stall after it has locked the row of its load and before it sends COMMIT, for
+//!   example if its process is stopped. So transactions that lock rows of the ledger may be idle
+//!   for a limited time ([`super::pause::limit_pause`]), after which the server ends them.
+//! - Lanes also lock the rows of their parts, which must name their load, before they commit. So no
+//!   machine commits a part whose row was changed or deleted in any other way.
 
 use super::lookup::{known_piece, number};
 use crate::error::Error;
@@ -24,15 +24,15 @@ use pgsluice_core::scan::Eol;
 use serde_json::{json, Value};
 use std::time::Duration;
 
-/// Parts that are looked at when a machine takes some.
+/// The maximum number of parts that are considered when a machine takes some.
 const LOOKED_AT: usize = 256;
 
-/// A machine takes at most this share of the bytes that nobody has: the last parts are left to
-/// those that are free first.
+/// A machine combines files up to 1/`SHARE` of the bytes that no machine has. So the last parts are
+/// left to the machines that are free first.
 const SHARE: u64 = 8;
 
-/// The class of the advisory locks that transactions with rows hold: by them, the sessions of a
-/// machine are found.
+/// The class of the advisory locks that transactions with rows hold. These locks identify the
+/// sessions of a machine.
 const SESSIONS: i32 = 0x7067_736c;
 
 /// A part that this machine has.
@@ -42,9 +42,9 @@ pub(crate) struct SharedPart {
     /// its row of `sources`
     pub source: i64,
     pub span: Span,
-    /// about how many bytes it has, as they are stored
+    /// its approximate stored size in bytes
     pub bytes: u64,
-    /// its records are to be found, and it is to be divided
+    /// its record boundaries must be found, and it must be divided
     pub to_split: bool,
 }
 
@@ -60,25 +60,25 @@ impl SharedPart {
 pub(crate) struct Left {
     /// parts that can be loaded, or are being loaded
     pub open: u64,
-    /// why one could not be loaded
+    /// why a part could not be loaded
     pub failed: Option<String>,
 }
 
-/// The files of a machine, as a parameter.
+/// The numbers of files or parts, as a parameter.
 pub(crate) fn list(numbers: impl Iterator<Item = i64>) -> String {
     Value::from_iter(numbers).to_string()
 }
 
-/// The condition on rows of `parts` that they are of the files of the parameter `$1`.
+/// The condition that rows of `parts` belong to the files of the parameter `$1`.
 const OF_FILES: &str =
     "source IN (SELECT n::bigint FROM pg_catalog.jsonb_array_elements_text($1::jsonb) n)";
 
-/// The condition that somebody has the part `p`.
+/// The condition that a machine has the part `p`.
 const TAKEN: &str = "EXISTS (SELECT FROM pgsluice_loads.loads l \
     WHERE l.number = p.load AND l.state = 'running')";
 
-/// The condition that the machine is at work that has begun with the file of the part `p`: it takes
-/// the part if nobody else does.
+/// The condition that the machine that has begun the file of the part `p` is at work: it takes the
+/// part if no other machine does.
 const IN_HAND: &str = "EXISTS (SELECT FROM pgsluice_loads.sources s \
     JOIN pgsluice_loads.loads l ON l.number = s.load \
     JOIN pgsluice_loads.leases e ON e.load = l.number \
@@ -120,7 +120,7 @@ fn line_end(eol: Eol) -> Option<&'static str> {
     }
 }
 
-/// Lets one machine at a time decide what is to be loaded into a table, until the transaction ends.
+/// Lets one machine at a time plan a load into the table, until the transaction ends.
 pub(super) fn plan_alone(conn: &mut Conn, target: u32) -> Result<(), Error> {
     conn.query(
         "SELECT pg_catalog.pg_advisory_xact_lock( \
@@ -130,7 +130,7 @@ pub(super) fn plan_alone(conn: &mut Conn, target: u32) -> Result<(), Error> {
     .map(drop)
 }
 
-/// Those of the files that are loaded in parts, and whether a machine is at work on them.
+/// Returns those of the files that have parts, and whether a machine is at work on each.
 pub(super) fn in_parts(conn: &mut Conn, sources: &str) -> Result<Vec<(i64, bool)>, Error> {
     let rows = conn.query(
         &format!(
@@ -157,14 +157,14 @@ pub(super) fn add(conn: &mut Conn, files: &[(i64, u64, bool)]) -> Result<(), Err
     Ok(())
 }
 
-/// Drops all parts of files that are loaded in another way from now on: waits for those that are
+/// Drops all parts of files that are loaded without parts from now on. Waits for machines that are
 /// about to commit some of them.
 pub(super) fn drop_of(conn: &mut Conn, sources: &str) -> Result<(), Error> {
     conn.query(&format!("DELETE FROM pgsluice_loads.parts WHERE {OF_FILES}"), &[Some(sources)])
         .map(drop)
 }
 
-/// Lets parts be tried again that could not be loaded, unless machines are at work on these files.
+/// Makes failed parts of these files available again, unless machines are at work on the files.
 pub(super) fn try_again(conn: &mut Conn, sources: &str) -> Result<(), Error> {
     conn.query(
         &format!(
@@ -188,7 +188,7 @@ pub(super) fn lease(conn: &mut Conn, load: i64, lease: Duration) -> Result<(), E
     .map(drop)
 }
 
-/// Prolongs a lease, unless it was ended.
+/// Extends a lease, unless it was ended.
 pub(crate) fn prolong(conn: &mut Conn, load: i64, lease: Duration) -> Result<(), Error> {
     conn.query(
         "UPDATE pgsluice_loads.leases SET expires = pg_catalog.clock_timestamp() + \
@@ -198,8 +198,8 @@ pub(crate) fn prolong(conn: &mut Conn, load: i64, lease: Duration) -> Result<(),
     .map(drop)
 }
 
-/// Takes machines for dead whose leases have expired, and that are about to commit nothing; gives
-/// their loads. To be committed at once.
+/// Stops loads of machines whose leases have expired and that are not about to commit. Returns
+/// their numbers. The caller must commit this at once.
 pub(crate) fn stop_expired(conn: &mut Conn, target: u32, load: i64) -> Result<Vec<i64>, Error> {
     let own = load.to_string();
     let rows = conn.query(
@@ -216,7 +216,7 @@ pub(crate) fn stop_expired(conn: &mut Conn, target: u32, load: i64) -> Result<Ve
     Ok(rows.iter().map(|row| number(&row[0])).collect())
 }
 
-/// In each transaction with rows: by this the sessions of a machine are found that was stopped.
+/// Each transaction with rows takes this lock. It identifies the sessions of a stopped machine.
 pub(crate) fn mark_session(conn: &mut Conn, load: i64) -> Result<(), Error> {
     conn.query(
         "SELECT pg_catalog.pg_advisory_xact_lock_shared($1::integer, $2::integer)",
@@ -225,8 +225,8 @@ pub(crate) fn mark_session(conn: &mut Conn, load: i64) -> Result<(), Error> {
     .map(drop)
 }
 
-/// Ends sessions of loads that were stopped: what they have inserted cannot be committed, and those
-/// who insert the same keys wait for them. Sessions of other roles are left.
+/// Ends sessions of loads that were stopped. They cannot commit the rows that they have inserted,
+/// and sessions that insert the same keys wait for them. Sessions of other roles are not ended.
 pub(crate) fn end_sessions(conn: &mut Conn, loads: &[i64]) -> Result<(), Error> {
     if loads.is_empty() {
         return Ok(());
@@ -244,13 +244,13 @@ pub(crate) fn end_sessions(conn: &mut Conn, loads: &[i64]) -> Result<(), Error> 
     .map(drop)
 }
 
-/// A load's number as that of a lock: a load of the same number long ago has no session any more.
+/// A load's number as that of a lock: a much older load with the same one has no sessions left.
 fn in_lock(load: i64) -> i32 {
     (load & 0x7fff_ffff) as i32
 }
 
-/// Takes parts that nobody has: a file to divide, or a range, or several files of up to `most` bytes
-/// together.
+/// Takes parts that no machine has: a file to divide, or a range, or several files of at most
+/// `most` bytes together.
 pub(crate) fn take(
     conn: &mut Conn,
     load: i64,
@@ -291,7 +291,7 @@ pub(crate) fn take(
     Ok(taken)
 }
 
-/// What is loaded already of each of these parts.
+/// Returns the pieces of each of these parts that are already loaded.
 pub(super) fn known(conn: &mut Conn, parts: &[SharedPart]) -> Result<Vec<Vec<KnownPiece>>, Error> {
     let row = |(i, part): (usize, &SharedPart)| json!({ "i": i, "source": part.source, "from": part.span.start, "to": part.span.end });
     let rows = Value::from_iter(parts.iter().enumerate().map(row)).to_string();
@@ -321,7 +321,8 @@ pub(crate) fn give_back(conn: &mut Conn, load: i64) -> Result<(), Error> {
     .map(drop)
 }
 
-/// Records why a part of these cannot be loaded: nobody takes it as long as others are at work.
+/// Records why some of these parts cannot be loaded. No machine takes them while others are at
+/// work.
 pub(crate) fn fail(conn: &mut Conn, load: i64, parts: &str, error: &str) -> Result<(), Error> {
     conn.query(
         "UPDATE pgsluice_loads.parts SET error = $3 WHERE load = $2::bigint AND number IN \
@@ -331,8 +332,8 @@ pub(crate) fn fail(conn: &mut Conn, load: i64, parts: &str, error: &str) -> Resu
     .map(drop)
 }
 
-/// What is left of these files. Nothing is left to wait for in `others` that no machine is at work
-/// on: they are other names of the same bytes.
+/// Returns what is left of the files `sources` and of `others`, which are other names of the same
+/// bytes. Parts of `others` count only while a machine is at work on them.
 pub(crate) fn left(conn: &mut Conn, sources: &str, others: &str) -> Result<Left, Error> {
     let rows = conn.query(
         &format!(
@@ -347,8 +348,8 @@ pub(crate) fn left(conn: &mut Conn, sources: &str, others: &str) -> Result<Left,
     Ok(Left { open: number(&rows[0][0]), failed: rows[0][1].clone() })
 }
 
-/// Keeps others from taking over the parts of a load until the transaction ends; whether it still
-/// has all of them.
+/// Prevents others from taking over the parts of a load until the transaction ends. Returns whether
+/// the load still has all of them.
 pub(super) fn hold(conn: &mut Conn, load: i64, parts: &[i64]) -> Result<bool, Error> {
     let rows = conn.query(
         "SELECT FROM pgsluice_loads.parts WHERE load = $2::bigint AND number IN \
@@ -358,8 +359,8 @@ pub(super) fn hold(conn: &mut Conn, load: i64, parts: &[i64]) -> Result<bool, Er
     Ok(rows.len() == parts.len())
 }
 
-/// Completes parts, and the files of which no other part is left. Whether the load still had all of
-/// them. Machines that complete parts of the same file do so one after another.
+/// Completes parts, and files that have no other part left. Returns whether the load still had all
+/// of the parts. Machines that complete parts of the same file do so one after another.
 pub(super) fn complete(conn: &mut Conn, load: i64, parts: &[i64]) -> Result<bool, Error> {
     let rows = conn.query(
         "DELETE FROM pgsluice_loads.parts WHERE load = $2::bigint AND number IN \
@@ -385,8 +386,8 @@ pub(super) fn complete(conn: &mut Conn, load: i64, parts: &[i64]) -> Result<bool
     Ok(rows.len() == parts.len())
 }
 
-/// Divides a part: its `first` bytes, up to where the `rest` begins, become a part that others can
-/// take. Whether the load still had it.
+/// Divides a part: its `first` bytes, up to the start of `rest`, become a separate part that others
+/// can take. Returns whether the load still had the part.
 pub(crate) fn split_off(
     conn: &mut Conn,
     load: i64,
@@ -432,7 +433,7 @@ pub(crate) fn split_off(
     Ok(true)
 }
 
-/// The part is not divided further. Whether the load still had it.
+/// Records that the part is not to be divided further. Returns whether the load still had it.
 pub(crate) fn not_split(conn: &mut Conn, load: i64, part: i64) -> Result<bool, Error> {
     let rows = conn.query(
         "UPDATE pgsluice_loads.parts SET to_split = false \
@@ -442,15 +443,16 @@ pub(crate) fn not_split(conn: &mut Conn, load: i64, part: i64) -> Result<bool, E
     Ok(rows.len() == 1)
 }
 
-/// Ends the load of a machine: gives up what it has, and its lease. Whether it was the last one at
-/// work on this table.
+/// Ends the load of a machine: gives up its parts and its lease. Returns whether it was the last
+/// one at work on this table.
 pub(crate) fn end(
     conn: &mut Conn,
     target: u32,
     load: i64,
     error: Option<&str>,
 ) -> Result<bool, Error> {
-    // Two that end at once must not both find the other one.
+    // Of two machines that end at the same time, one must be the last: lock, so that they end in
+    // turn.
     conn.query(
         "SELECT pg_catalog.pg_advisory_xact_lock( \
            pg_catalog.hashtextextended('pgsluice_loads share end ' || $1::text, 0))",
@@ -474,7 +476,7 @@ pub(crate) fn end(
     Ok(number::<u64>(&rows[0][0]) == 0)
 }
 
-/// Whether the load was stopped, and why.
+/// Returns why the load was stopped; `None` if it runs.
 pub(crate) fn stopped(conn: &mut Conn, load: i64) -> Result<Option<String>, Error> {
     let rows = conn.query(
         "SELECT coalesce(error, '') FROM pgsluice_loads.loads \
@@ -484,7 +486,7 @@ pub(crate) fn stopped(conn: &mut Conn, load: i64) -> Result<Option<String>, Erro
     Ok(rows.first().map(|row| row[0].clone().unwrap_or_default()))
 }
 
-/// Transactions that a load has committed.
+/// Returns how many transactions a load has committed.
 pub(crate) fn commits(conn: &mut Conn, load: i64) -> Result<u64, Error> {
     let rows = conn.query(
         "SELECT count(*) FROM pgsluice_loads.commits WHERE load = $1::bigint",

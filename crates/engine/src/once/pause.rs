@@ -1,4 +1,4 @@
-//! Transactions that others wait for: how long they may be idle.
+//! Limits how long a transaction may be idle if others wait for it.
 
 use crate::error::Error;
 use crate::session::conn::Conn;
@@ -6,9 +6,10 @@ use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// From here on to its end, a transaction holds locks that others pass by: they wait until they know
-/// whether it commits. If its machine is held up between two statements for longer than a lease, the
-/// server ends the session, which has not committed. A COMMIT that is under way is waited for.
+/// Limits how long the transaction may be idle, from here to its end. It holds locks that others
+/// skip, and they wait until the transaction has ended. If its machine stalls between two
+/// statements for longer than a lease, the server ends the session and the transaction is not
+/// committed. Others wait for a COMMIT that is under way.
 pub(super) fn limit_pause(conn: &mut Conn, lease: Duration) -> Result<(), Error> {
     let most = lease.as_millis().clamp(1, i32::MAX as u128).to_string();
     conn.query(
@@ -18,7 +19,7 @@ pub(super) fn limit_pause(conn: &mut Conn, lease: Duration) -> Result<(), Error>
     .map(drop)
 }
 
-/// Reads files within a transaction that may be idle for a lease and no longer: a query now and then
+/// Reads files within a transaction that may be idle for at most a lease. A query from time to time
 /// shows the server that the process is at work.
 pub(super) fn read_long<T: Send>(
     conn: &mut Conn,

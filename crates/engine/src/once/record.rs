@@ -1,19 +1,20 @@
 //! What a load writes to the ledger.
 //!
 //! A load is registered in a transaction that is committed before the first row. From then on, each
-//! transaction with rows locks the load's row of `loads` against its end, just before it commits. A
-//! later load that continues the same files first marks this one as stopped, and reads the pieces
-//! after that. So it sees every piece that this load commits, and this load commits none later,
-//! even if its process is still alive and its claim was lost with a connection. Of loads that have begun
-//! and committed nothing yet, `unclaimed` does the same, whatever names their files have.
+//! transaction with rows locks the load's row of `loads` just before it commits, so that the load
+//! cannot be stopped. A later load that continues the same files first marks this one as stopped,
+//! and reads the pieces after that. So it sees every piece that this load commits, and this load
+//! commits none later, even if its process is still alive and has lost its claim with a connection.
+//! `unclaimed` does the same for loads that have committed nothing yet, whatever the names of their
+//! files.
 //!
-//! A stream cannot be compared before it is read. Where lanes of the earlier load left gaps between the
-//! known ranges, what is in the gaps is committed only after the last range was found to be the same.
-//! A stream that was loaded as a whole stays complete while it is read again, so that a comparison
-//! that fails changes nothing.
+//! A stream cannot be compared before it is read. If lanes of the earlier load left gaps between
+//! the known ranges, the gaps are committed only after the last range was found to be the same. A
+//! stream that was loaded as a whole stays complete while it is read again. So a comparison that
+//! fails changes nothing.
 //!
-//! The rejects of a transaction are written to their files after that lock was taken, and before the
-//! COMMIT: what holds for the rows in the table holds for them, too (`reject::owned`).
+//! The rejects of a transaction are written to their files after the lock is taken and before the
+//! COMMIT. So files and rows always agree (`reject::owned`).
 
 use super::identity::{Ends, Seen};
 use super::lookup::{number, pieces};
@@ -32,7 +33,7 @@ use serde_json::{json, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// How many files or pieces one statement inserts.
+/// The maximum number of files or pieces in one INSERT.
 pub(super) const BATCH: usize = 10_000;
 
 /// The table of a load.
@@ -48,20 +49,20 @@ pub(crate) struct Target {
 pub(super) struct Wanted {
     pub seen: Seen,
     pub ends: Ends,
-    /// its row in `sources`, if an earlier load began with it
+    /// its row in `sources`, if an earlier load has begun it
     pub begun: Option<i64>,
-    /// a stream that was loaded as a whole: it must not have more bytes
+    /// a stream that was loaded as a whole: it must not have additional bytes
     pub whole: bool,
 }
 
 impl Wanted {
-    /// One that no load has begun with.
+    /// A file that no load has begun.
     pub fn new(seen: &Seen, ends: &Ends) -> Wanted {
         Wanted { seen: seen.clone(), ends: ends.clone(), begun: None, whole: false }
     }
 }
 
-/// Another name of a content: the file, and the row of `sources` with the content.
+/// Another name of a content: the file, and the row of `sources` that has the content.
 #[derive(Clone, Debug)]
 pub(super) struct Alias {
     pub seen: Seen,
@@ -69,7 +70,7 @@ pub(super) struct Alias {
     pub same_as: i64,
 }
 
-/// A range of bytes and what is in it.
+/// A range of bytes, and the number of records and lines in it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Piece {
     pub source: i64,
@@ -79,11 +80,11 @@ pub(crate) struct Piece {
     pub first_line: u64,
     pub records: u64,
     pub lines: u64,
-    /// as the server reads a `bytea`
+    /// in the input format of `bytea`
     pub hash: String,
 }
 
-/// What became of the records of a transaction.
+/// How many records a transaction has read, loaded and rejected.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Amounts {
     pub read: u64,
@@ -91,7 +92,7 @@ pub(crate) struct Amounts {
     pub rejected: u64,
 }
 
-/// Registers a load, in the transaction that is open; gives its number.
+/// Registers a load in the open transaction. Returns its number.
 pub(super) fn new_load(conn: &mut Conn, target: &Target) -> Result<i64, Error> {
     let rows = conn.query(
         "INSERT INTO pgsluice_loads.loads (target, target_name, program) \
@@ -105,7 +106,7 @@ pub(super) fn new_load(conn: &mut Conn, target: &Target) -> Result<i64, Error> {
     Ok(number(&rows[0][0]))
 }
 
-/// A load that is registered.
+/// A registered load.
 #[derive(Debug)]
 pub(crate) struct Recording {
     /// its number
@@ -118,15 +119,16 @@ pub(crate) struct Recording {
     fingerprint: String,
     /// the number of each file
     pub sources: Vec<i64>,
-    /// what is loaded already of each file
+    /// the pieces of each file that are already loaded
     pub known: Vec<Vec<KnownPiece>>,
-    /// all known ranges have the same bytes: files are compared beforehand, a stream as it is read
+    /// all known ranges have the same bytes: files are compared beforehand, streams while they are
+    /// read
     pub compared: Arc<AtomicBool>,
     /// the reject files, until the lanes take them
     rejects: Mutex<Option<Reserved>>,
-    /// what earlier loads have read and rejected of the files
+    /// the records that earlier loads have read and rejected of the files
     pub earlier: Earlier,
-    /// those of the load, with which each transaction begins
+    /// the options of the load; transactions begin with its settings
     pub options: Options,
     /// rows that are committed before the end of the load
     pub committed: Counter,
@@ -134,18 +136,18 @@ pub(crate) struct Recording {
     pub transactions: Counter,
     /// rows of `commits` that the load has written
     commits: Arc<Counter>,
-    /// of a load that is shared: the parts that this recording is of
+    /// of a shared load: the parts of this recording
     pub(super) parts: Option<Vec<i64>>,
     /// the connection that has registered the load, until the load takes it
     registrar: Mutex<Option<Conn>>,
 }
 
 impl Recording {
-    /// Registers a load of these files in a transaction, and reads what of them is loaded.
+    /// Registers a load of these files in a transaction, and reads which pieces of them are loaded.
     ///
     /// # Errors
     ///
-    /// The connection is lost, or another load is faster.
+    /// The connection is lost, or another load has registered the files first.
     pub(super) fn register(
         mut conn: Conn,
         target: Target,
@@ -175,7 +177,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// What a load records, of which nothing is known yet.
+    /// Creates the recording of a load that has no known pieces yet.
     pub(super) fn new(
         load: i64,
         target: Target,
@@ -203,7 +205,7 @@ impl Recording {
         }
     }
 
-    /// The same of some parts of files, which have the numbers of `sources` in the ledger.
+    /// Makes this the recording of some parts of files, whose numbers in the ledger are `sources`.
     pub(super) fn of_parts(
         mut self,
         sources: Vec<i64>,
@@ -217,9 +219,9 @@ impl Recording {
         self
     }
 
-    /// Waits for transactions of earlier loads of these files that are about to commit, and stops
-    /// all others. Parts of these files are left to nobody. Gives the numbers of the files that
-    /// they began with.
+    /// Stops earlier loads of these files. Waits for those of their transactions that are about to
+    /// commit; the others cannot commit any more. Drops all parts of these files. Returns the
+    /// numbers of the files that the earlier loads have begun.
     pub(super) fn stop_earlier(&self, conn: &mut Conn) -> Result<Value, Error> {
         let begun = Value::from_iter(self.files.iter().filter_map(|file| file.begun));
         conn.query(
@@ -233,7 +235,7 @@ impl Recording {
         Ok(begun)
     }
 
-    /// Takes over the reject files; gives how many records earlier loads have rejected.
+    /// Takes over the reject files. Returns how many records earlier loads have rejected.
     fn take_rejects(&mut self, conn: &mut Conn, begun: &Value) -> Result<Amount, Error> {
         let names = self.options.input.sources.iter().map(|source| source.name()).collect();
         let wanted = self.options.rejects.as_ref();
@@ -243,8 +245,8 @@ impl Recording {
         Ok(rejected)
     }
 
-    /// Adds the files that are new and takes over those that an earlier load began with. Gives
-    /// their numbers.
+    /// Adds the new files, and takes over those that an earlier load has begun. Returns their
+    /// numbers.
     pub(super) fn put_sources(&self, conn: &mut Conn) -> Result<Vec<i64>, Error> {
         let mut numbers = Vec::with_capacity(self.files.len());
         for files in self.files.chunks(BATCH) {
@@ -264,7 +266,7 @@ impl Recording {
         let (load, oid) = (self.load.to_string(), self.target.oid.to_string());
         let of_file = "pg_catalog.jsonb_to_recordset($1::jsonb) AS f(file integer, number bigint, \
             name text, size bigint, modified bigint, head bytea, tail bytea, header bytea, whole boolean)";
-        // One that was loaded as a whole stays complete, whatever this reading of it shows.
+        // A stream that was loaded as a whole stays complete, even if this comparison fails.
         conn.query(
             &format!(
                 "UPDATE pgsluice_loads.sources s SET load = $2::bigint, name = f.name, \
@@ -298,7 +300,7 @@ impl Recording {
         Ok(found.iter().map(|row| number(&row[0])).collect())
     }
 
-    /// Adds files that have the same bytes as one of the load: names for the ledger.
+    /// Adds names of files that have the same bytes as a file of the load.
     pub(super) fn with_aliases(mut self, aliases: Vec<(Seen, Ends, usize)>) -> Recording {
         let alias =
             |(seen, ends, of): (Seen, Ends, usize)| Alias { seen, ends, same_as: self.sources[of] };
@@ -306,9 +308,10 @@ impl Recording {
         self
     }
 
-    /// Records the pieces of a transaction in that transaction, whose COPY has ended and whose
-    /// COMMIT follows. `write` adds its rejects to their files when no other load can stop this one
-    /// before the transaction ends. Gives the number of its row of `commits`, if there are pieces.
+    /// Records the pieces of a transaction in that transaction, between the end of its COPY and its
+    /// COMMIT. First locks the load's row, so that no other load can stop this one before the
+    /// transaction ends. Then calls `write`, which adds the rejects to their files. Returns the
+    /// number of its row of `commits`, if there are pieces.
     ///
     /// # Errors
     ///
@@ -359,8 +362,8 @@ impl Recording {
         })
     }
 
-    /// Checks that the server has all commits of the load: if a connection was lost and the new one
-    /// is to a standby that lagged, some are missing.
+    /// Checks that the server has all commits of the load. Some are missing if a connection was
+    /// lost and the new one is to a standby that lagged.
     fn check_commits(&self, conn: &mut Conn, load: &str) -> Result<(), Error> {
         let rows = conn.query(
             "SELECT count(*) FROM pgsluice_loads.commits WHERE load = $1::bigint",
@@ -377,16 +380,17 @@ impl Recording {
         .with_hint("the same command loads what is missing"))
     }
 
-    /// The sources that must have no more bytes than are known.
+    /// Returns for each source whether it must not have more bytes than are known.
     pub(crate) fn whole(&self) -> Vec<bool> {
         self.files.iter().map(|file| file.whole).collect()
     }
 
-    /// Compares what precedes the records of a stream with what it was, or records it.
+    /// Compares the bytes before the records of a stream with those of the earlier load. If nothing
+    /// of the stream is loaded, records them.
     ///
     /// # Errors
     ///
-    /// It is another one, or the connection is lost.
+    /// They differ, or the connection is lost.
     pub(crate) fn check_head(&self, conn: &mut Conn, head: Option<&[u8]>) -> Result<(), Error> {
         let ([file], [source]) = (&self.files[..], &self.sources[..]) else { return Ok(()) };
         if !file.seen.stream {
@@ -409,17 +413,17 @@ impl Recording {
         }
     }
 
-    /// The connection that has registered the load, for its first lane.
+    /// Takes the connection that has registered the load, for its first lane.
     pub(crate) fn connection(&self) -> Option<Conn> {
         self.registrar.lock().unwrap_or_else(|e| e.into_inner()).take()
     }
 
-    /// The reject files, for the one who writes to them.
+    /// Takes the reject files, for the writer of rejects.
     pub(crate) fn reserved(&self) -> Option<Reserved> {
         self.rejects.lock().unwrap_or_else(|e| e.into_inner()).take()
     }
 
-    /// Keeps other loads from taking over the files until the transaction ends.
+    /// Prevents other loads from taking over the files until the transaction ends.
     fn hold(&self, conn: &mut Conn) -> Result<(), Error> {
         if self.parts.is_some() {
             super::limit_pause(conn, self.options.lease())?;
@@ -448,7 +452,7 @@ impl Recording {
         .with_hint("the table pgsluice_loads.loads shows which; nothing is lost or duplicated")
     }
 
-    /// Marks the files and the load as complete, in the transaction that is open.
+    /// Marks the files and the load as complete, in the open transaction.
     ///
     /// # Errors
     ///

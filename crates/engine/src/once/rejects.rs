@@ -1,8 +1,8 @@
-//! The reject files of a load in the ledger: which bytes of them belong to committed transactions.
+//! The reject files of a load in the ledger: which of their bytes belong to committed transactions.
 //!
-//! The rows are those of loads that are not complete. A load that continues another one takes its
-//! rows over, in the transaction that stops the other one and after that one is stopped. Why files
-//! and rows agree is said in `reject::owned`.
+//! The ledger has rows only for loads that are not complete. If a load continues another one, it
+//! takes over its rows, in the transaction that stops the other load and after the stop.
+//! `reject::owned` explains why files and rows agree.
 
 use super::lookup::number;
 use super::record::Target;
@@ -18,22 +18,22 @@ use std::path::{Path, PathBuf};
 /// The reject files of a load that begins.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    /// those that it writes to
+    /// the files that it writes to
     pub reserved: Option<Reserved>,
     /// rejects of the loads that it continues
     pub rejected: Amount,
 }
 
-/// The rows of the sources that a load continues.
+/// The loads of the sources that a load continues.
 const OF_BEGUN: &str = "(SELECT s.load FROM pgsluice_loads.sources s WHERE s.number IN \
     (SELECT n::bigint FROM pg_catalog.jsonb_array_elements_text($1::jsonb) n))";
 
-/// Takes over the reject files of the loads that `load` continues, which are stopped, and reserves
-/// those that it writes to. `names` are its sources'.
+/// Takes over the reject files of the loads that `load` continues, which are already stopped, and
+/// reserves the files that it writes to. `names` are the names of its sources.
 ///
 /// # Errors
 ///
-/// A file was lost or changed, is another load's, or cannot be written.
+/// A file is missing or has changed, belongs to another load, or cannot be written.
 pub(super) fn take_over(
     conn: &mut Conn,
     load: i64,
@@ -59,7 +59,7 @@ pub(super) fn take_over(
         });
         let reserved = match Reserved::again(group, &sources) {
             Ok(reserved) => reserved,
-            // Nothing of it is this load's.
+            // The file has no rejects of the earlier load, so nothing is lost.
             Err(_) if amount.records == 0 => continue,
             Err(error) => return Err(error),
         };
@@ -85,7 +85,7 @@ pub(super) fn take_over(
     Ok(taken)
 }
 
-/// The files' rows.
+/// Reads the rows of the files.
 fn rows(conn: &mut Conn, begun: &str) -> Result<Vec<Kept>, Error> {
     let rows = conn.query(
         &format!(
@@ -108,12 +108,12 @@ fn rows(conn: &mut Conn, begun: &str) -> Result<Vec<Kept>, Error> {
     Ok(rows.iter().map(row).collect())
 }
 
-/// The pairs that follow each other, by their numbers.
+/// Groups pairs of files by the name of the first pair, in the order of their numbers.
 fn groups(rows: Vec<Kept>) -> Vec<Vec<Kept>> {
     let mut rows: BTreeMap<String, Kept> =
         rows.into_iter().map(|row| (row.file.clone(), row)).collect();
     let mut all = Vec::new();
-    // A name comes before those that it is the beginning of.
+    // A name sorts before longer names that begin with it.
     while let Some((first, row)) = rows.pop_first() {
         let mut group = vec![row];
         let next = |n: usize| numbered(Path::new(&first), n as u32).display().to_string();
@@ -125,7 +125,7 @@ fn groups(rows: Vec<Kept>) -> Vec<Vec<Kept>> {
     all
 }
 
-/// Checks that no load that is not complete has rejects in a file.
+/// Checks that no incomplete load has rejects in a file.
 fn free(conn: &mut Conn, target: &Target, file: &Path) -> Result<(), Error> {
     let name = file.display().to_string();
     let rows = conn.query(
@@ -145,7 +145,7 @@ fn free(conn: &mut Conn, target: &Target, file: &Path) -> Result<(), Error> {
     conn.query("DELETE FROM pgsluice_loads.reject_files WHERE file = $1", &[Some(&name)]).map(drop)
 }
 
-/// Records what of the files belongs to committed transactions, in the transaction that is open.
+/// Records how much of the files belongs to committed transactions, in the open transaction.
 ///
 /// # Errors
 ///
@@ -168,7 +168,7 @@ pub(super) fn put(conn: &mut Conn, load: i64, kept: &[Kept]) -> Result<(), Error
     Ok(())
 }
 
-/// Releases the files of a load that is complete.
+/// Deletes the rows of the files of a load that is complete.
 ///
 /// # Errors
 ///
@@ -178,11 +178,11 @@ pub(super) fn release(conn: &mut Conn, load: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// The name of a file that may be still to be created, without symbolic links in its folder.
+/// The absolute name of a file that need not exist yet, without symbolic links in its folder.
 ///
 /// # Errors
 ///
-/// The folder is not there, or the name is no file's.
+/// The folder does not exist, or the name is not that of a file.
 pub(super) fn absolute(file: &Path) -> Result<PathBuf, Error> {
     let failed =
         |e: &io::Error| Error::io("create the reject file", &file.display().to_string(), e);

@@ -1,20 +1,20 @@
-//! What a node has of a load's files, where the nodes commit one after another.
+//! What a node has of the files of a load, if the nodes commit one after another.
 //!
-//! A slice is the rows that a file has for one table of a node. Its row is written in the
-//! transaction of the rows, on the node. So row and rows are there together or not at all, whatever
-//! becomes of the other nodes and of the coordinator; the next load leaves out the slices that a node
-//! has. The coordinator records a file as loaded when all nodes have committed.
+//! A slice is the rows of a file for one table of a node. Its row in `slices` is written on the
+//! node, in the transaction of the rows. So either both or neither are committed, whatever happens
+//! to the other nodes and to the coordinator. The next load leaves out the slices that a node has.
+//! The coordinator records a file as loaded after all nodes have committed.
 //!
-//! A slice is recognised by its content: BLAKE3 of the bytes of the whole file, whose first and last
-//! 64 kB, name and size find the rows that may be about it. They are compared at the end of the
-//! input, before any node commits. The options and the bound of the table's partition must be the
-//! same.
+//! A slice is recognised by its content: the BLAKE3 hash of the bytes of the whole file. Name,
+//! size, and the first and last 64 kB of the file find the rows that may be about it. These are
+//! compared at the end of the input, before any node commits. The options and the bound of the
+//! table's partition must be the same.
 //!
 //! Two loads of a file cannot both commit its slice: the primary key is the table and the content.
-//! Before that, each load takes the locks of its files on every node, in the order of the nodes, and
-//! reads the rows after that. A transaction holds them until it has committed, prepared or not. So a
-//! load waits for what an earlier one is about to commit there, even if the program of that one is
-//! dead or cut off.
+//! Before that, each load takes the locks of its files on every node, in the order of the nodes,
+//! and then reads the rows. A transaction holds the locks until it has committed, prepared or not.
+//! So a load waits for an earlier one that is about to commit there, even if the program of that
+//! one is dead or cannot be reached.
 
 use super::fingerprint::Fingerprint;
 use super::lookup::{claim, number};
@@ -30,7 +30,7 @@ use serde::Serialize;
 use serde_json::{json, Value};
 use std::ops::Range;
 
-/// Creates the table; part of the tables of the schema, and used on nodes.
+/// Creates the table. It belongs to the tables of the schema, and is used on nodes.
 pub(crate) const CREATE: &str = "
 CREATE TABLE pgsluice_loads.slices (
     target regclass,
@@ -59,7 +59,7 @@ CREATE POLICY may_insert ON pgsluice_loads.slices
 GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.slices TO PUBLIC;
 ";
 
-/// How many slices one statement inserts.
+/// The maximum number of slices in one INSERT.
 const BATCH: usize = 10_000;
 
 /// A table of a node.
@@ -69,7 +69,7 @@ pub(crate) struct SliceTable<'a> {
     pub leaf: usize,
     /// quoted and qualified
     pub table: &'a str,
-    /// what holds for its rows, as the coordinator says it
+    /// the partition bound of its rows, as the coordinator shows it
     pub bound: &'a str,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct NodeSlice {
     pub content: Content,
 }
 
-/// A slice that a node is about to commit.
+/// A slice that is to be committed on a node.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct NewSlice<'a> {
     table: &'a str,
@@ -108,8 +108,8 @@ pub(crate) struct NewSlice<'a> {
 ///
 /// # Errors
 ///
-/// It has, and the role cannot read it, or others could have forged what is in it. To take that for
-/// no slices would load rows again, and would leave slices that were to be forgotten.
+/// The node has the table, but the role cannot read it, or others could have forged its rows. If
+/// this was taken for "no slices", rows would be loaded again, and slices would not be forgotten.
 fn there(conn: &mut Conn) -> Result<bool, Error> {
     let found = "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
         ON n.oid = c.relnamespace WHERE n.nspname = 'pgsluice_loads' AND c.relname = 'slices'";
@@ -129,7 +129,7 @@ fn there(conn: &mut Conn) -> Result<bool, Error> {
     }
 }
 
-/// Whether pieces, which are in order, are all of a range.
+/// Whether pieces, which are in order, cover a range.
 fn covers(known: &[KnownPiece], bytes: &Range<u64>) -> bool {
     let mut end = bytes.start;
     for piece in known.iter().filter(|piece| !piece.bytes.is_empty()) {
@@ -140,7 +140,7 @@ fn covers(known: &[KnownPiece], bytes: &Range<u64>) -> bool {
     end >= bytes.end
 }
 
-/// The error for a file that has grown while some of the nodes did not have it.
+/// The error for a file that has grown before all nodes had loaded it.
 fn unfinished(name: &str, bytes: &Range<u64>, more: u64) -> Error {
     Error::new(format!(
         "{name} has grown before all nodes had it: {more} bytes follow byte {}, where it ended",
@@ -153,13 +153,13 @@ fn unfinished(name: &str, bytes: &Range<u64>, more: u64) -> Error {
 }
 
 impl Recording {
-    /// Waits for other loads of the same files on a node, and reads which slices it has, in the
-    /// transaction of the rows and before the first of them. `root` is the table's number on the
-    /// coordinator.
+    /// Waits for other loads of the same files on a node, and reads which slices the node has. This
+    /// is done in the transaction of the rows, before the first row. `root` is the table's OID on
+    /// the coordinator.
     ///
     /// # Errors
     ///
-    /// A slice is of other content, options or bounds, or the connection is lost.
+    /// A slice has other content, options or bounds, or the connection is lost.
     pub(crate) fn slices_of(
         &self,
         conn: &mut Conn,
@@ -176,8 +176,8 @@ impl Recording {
         let (fingerprint, mut found) = (Fingerprint::of(&self.options), Vec::new());
         for row in &rows {
             let bytes = number(&row[7])..number(&row[8]);
-            // What all nodes have is recorded here and was compared: its bytes are passed over, and
-            // the slice may be of the file before it has grown.
+            // All nodes have what the coordinator has recorded, and it was compared already. Its
+            // bytes are skipped, and the slice may be of the file before it has grown.
             if covers(&self.known[number::<usize>(&row[1])], &bytes) {
                 continue;
             }
@@ -188,7 +188,7 @@ impl Recording {
         Ok(found)
     }
 
-    /// The rows of the node that may be about a file of the load.
+    /// Finds the rows of the node that may be about a file of the load.
     fn candidates(&self, conn: &mut Conn, tables: &[SliceTable<'_>]) -> Result<Rows, Error> {
         let file = |(source, file): (usize, &super::record::Wanted)| {
             let (seen, ends) = (&file.seen, &file.ends);
@@ -216,7 +216,8 @@ impl Recording {
             "NOT f.stream AND s.name <> f.name AND s.head = f.head \
              AND (s.size, s.tail) = (f.size, f.tail)",
         );
-        // Few slices are open; the rows that are there may be many, and no estimate says how many.
+        // Few of the rows match, of which there may be many; the planner has no estimate of how
+        // many.
         conn.exec("SET LOCAL enable_seqscan = off")?;
         let rows = conn
             .query(&format!("{by_name} UNION ALL {by_content}"), &[Some(&files), Some(&tables)])?;
@@ -224,7 +225,7 @@ impl Recording {
         Ok(rows)
     }
 
-    /// The slice that a row is about; `None` if it is of another file.
+    /// Returns the slice that a row is about; `None` if it is about another file.
     fn slice(
         &self,
         row: &[Option<String>],
@@ -273,7 +274,7 @@ impl Recording {
         changed(&name, &slice.content.bytes)
     }
 
-    /// A slice to be recorded.
+    /// Returns a slice to record.
     pub(crate) fn new_slice<'a>(
         &'a self,
         table: SliceTable<'a>,
@@ -302,7 +303,8 @@ impl Recording {
     /// Another load has committed one of them, or the connection is lost.
     pub(crate) fn put_slices(&self, conn: &mut Conn, all: &[NewSlice<'_>]) -> Result<(), Error> {
         let (load, fingerprint) = (self.load.to_string(), Fingerprint::of(&self.options).json());
-        // The coordinator will say that the file is loaded, and no load asks the node then.
+        // Later, the coordinator records the file as loaded, and no load looks at the node any
+        // more. So the node must not lose this commit in a crash.
         conn.exec(SYNCHRONOUS)?;
         under_policies(conn, |conn| {
             for slices in all.chunks(BATCH) {
@@ -328,8 +330,8 @@ impl Recording {
         })
     }
 
-    /// The error for slices of which the node has one with the same records: of the same file, by
-    /// another load, or of a file that differs in what is not hashed.
+    /// The error if a node already has one of the slices: of the same file, loaded by another load,
+    /// or of a file that differs only in bytes that are not hashed.
     fn recorded_before(&self, conn: &mut Conn, slices: &str) -> Result<Error, Error> {
         conn.exec("ROLLBACK")?;
         conn.exec("SELECT pg_catalog.set_config('row_security', 'on', false)")?;
@@ -359,7 +361,7 @@ impl Recording {
         ))
     }
 
-    /// Whether a node has a slice that a transaction of this number has recorded.
+    /// Whether a node has a slice that the transaction `xid` has recorded.
     ///
     /// # Errors
     ///
@@ -380,19 +382,19 @@ impl Recording {
     }
 }
 
-/// Forgets the slices that a node has of a file: by its name, and by its size and ends if the
-/// coordinator has them. Gives whether there were any.
+/// Forgets the slices of a file on a node: by name, and by size and ends if the coordinator has
+/// them. Returns whether there were any.
 ///
 /// # Errors
 ///
-/// The node refuses, or the connection is lost.
+/// The node reports an error, or the connection is lost.
 pub(super) fn forget(
     conn: &mut Conn,
     tables: &[String],
     name: &str,
     content: Option<&Vec<Option<String>>>,
 ) -> Result<bool, Error> {
-    // If a crash undid this, the next load would take the file for loaded.
+    // If a crash undid this, the next load would treat the file as loaded.
     conn.exec(&format!("{BEGIN}; {SYNCHRONOUS}"))?;
     conn.exec("SELECT pg_catalog.set_config('row_security', 'on', true)")?;
     if !there(conn)? {

@@ -6,7 +6,7 @@ use crate::options::{Options, Route};
 use crate::session::catalog;
 use crate::session::conn::Conn;
 
-/// The table, which must be there.
+/// Finds the table, which must exist.
 pub(super) fn target(conn: &mut Conn, options: &Options) -> Result<Target, Error> {
     let name = &options.target.table;
     match catalog::find(conn, name)? {
@@ -16,8 +16,8 @@ pub(super) fn target(conn: &mut Conn, options: &Options) -> Result<Target, Error
     }
 }
 
-/// Checks that a crash of the server loses no rows of partitions, and that their rows are in the
-/// same transaction. The table itself is checked by the plan.
+/// Checks that a crash of the server cannot empty a partition, and that the rows of all partitions
+/// are in the same transaction. The plan checks the table itself.
 pub(super) fn check_partitions(
     conn: &mut Conn,
     target: &Target,
@@ -35,7 +35,8 @@ pub(super) fn check_partitions(
     let Some(row) = rows.first() else { return Ok(()) };
     let (name, foreign) = (row[0].clone().unwrap_or_default(), row[1].as_deref() == Some("t"));
     if foreign && options.target.route == Route::Nodes {
-        // The nodes commit with the record, or have their own, and the plan looks at their tables.
+        // The nodes commit together with the record, or have their own. The plan checks their
+        // tables.
         return Ok(());
     }
     Err(match foreign {

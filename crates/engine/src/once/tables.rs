@@ -1,9 +1,9 @@
-//! The tables of the schema `pgsluice_loads`: what loads with `once` have loaded, on a node the slices
-//! of files that it has, and what several nodes commit together.
+//! The tables of the schema `pgsluice_loads`: what loads with `once` have loaded, on a node the
+//! slices that it has of files, and what several nodes commit together.
 //!
-//! A role sees and writes the rows of the tables into which it may insert: who could insert rows
-//! can also say which of them are loaded. `target` is a `regclass`, so that a dump restores it by
-//! name, and a table that was dropped and created again begins without a history.
+//! A role can read and write the rows about the tables into which it may insert: a role that may
+//! insert rows may also record which ones are loaded. `target` is a `regclass`. So a dump restores
+//! it by name, and a table that was dropped and created again begins without a history.
 
 use super::slices;
 use crate::error::Error;
@@ -15,7 +15,7 @@ use crate::text::text;
 /// The version of these tables.
 const VERSION: i32 = 6;
 
-/// What version 2 has added.
+/// What version 2 adds.
 const REJECT_FILES: &str = "
 CREATE TABLE pgsluice_loads.reject_files (
     load bigint REFERENCES pgsluice_loads.loads,
@@ -36,7 +36,7 @@ CREATE POLICY may_insert ON pgsluice_loads.reject_files
 GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.reject_files TO PUBLIC;
 ";
 
-/// What version 5 has added.
+/// What version 5 adds.
 const PARTS: &str = "
 CREATE TABLE pgsluice_loads.leases (
     load bigint PRIMARY KEY REFERENCES pgsluice_loads.loads ON DELETE CASCADE,
@@ -71,12 +71,12 @@ CREATE POLICY may_insert ON pgsluice_loads.parts
 GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.leases, pgsluice_loads.parts TO PUBLIC;
 ";
 
-/// What version 6 has added.
+/// What version 6 adds.
 const HEADER: &str = "ALTER TABLE pgsluice_loads.sources ADD COLUMN header bytea;";
 
-/// Created in one transaction by the first load that needs them, with [`REJECT_FILES`],
-/// [`node_commits::CREATE`], which is what version 3 has added, [`slices::CREATE`],
-/// which is what version 4 has, [`PARTS`] and [`HEADER`].
+/// The tables of version 1. The first load that needs them creates them in one transaction,
+/// together with [`REJECT_FILES`], [`node_commits::CREATE`] (version 3), [`slices::CREATE`]
+/// (version 4), [`PARTS`] and [`HEADER`].
 const CREATE: &str = "
 CREATE TABLE pgsluice_loads.version (
     one_row boolean PRIMARY KEY DEFAULT true CHECK (one_row),
@@ -159,18 +159,19 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.loads, pgsluice_loads.sou
     pgsluice_loads.commits, pgsluice_loads.pieces TO PUBLIC;
 ";
 
-/// The statements that create the schema and all of its tables, for an administrator to run.
+/// Returns the statements that create the schema and all of its tables, for an administrator to
+/// run.
 pub fn statements() -> String {
     let (of_3, of_4) = (node_commits::CREATE, slices::CREATE);
     format!("BEGIN;{}{CREATE}{REJECT_FILES}{of_3}{of_4}{PARTS}{HEADER}COMMIT;", ledger::CREATE)
 }
 
-/// Creates the tables where they are missing, and adds what later versions have. To be called
+/// Creates the tables if they are missing, and upgrades tables of earlier versions. Call this
 /// outside a transaction.
 ///
 /// # Errors
 ///
-/// The role may not create them; or they are of a later version.
+/// The role may not create the tables, or they are of a later version.
 pub(crate) fn ensure(conn: &mut Conn) -> Result<(), Error> {
     if version(conn)? == Some(VERSION) {
         return Ok(());
@@ -178,7 +179,8 @@ pub(crate) fn ensure(conn: &mut Conn) -> Result<(), Error> {
     if let State::Unusable(why) = ledger::ensure(conn)? {
         return Err(unusable(&why));
     }
-    // Two loads may find them missing at once; the lock lets the second one look again.
+    // Two loads may find the tables missing at the same time. Under the lock, the second one checks
+    // again.
     conn.exec(&format!("{BEGIN}; {}", ledger::LOCK))?;
     let (of_2, of_3, of_4) = (REJECT_FILES, node_commits::CREATE, slices::CREATE);
     let now = format!("UPDATE pgsluice_loads.version SET version = {VERSION}");
@@ -198,11 +200,11 @@ pub(crate) fn ensure(conn: &mut Conn) -> Result<(), Error> {
     conn.exec("COMMIT").map(drop)
 }
 
-/// Whether the tables are there, in a version that this program can use.
+/// Whether the tables exist, in a version that this program can use.
 ///
 /// # Errors
 ///
-/// They are of another version, or cannot be trusted.
+/// The tables are of another version, or cannot be trusted.
 pub(super) fn there(conn: &mut Conn) -> Result<bool, Error> {
     match version(conn)? {
         None => Ok(false),
@@ -211,7 +213,7 @@ pub(super) fn there(conn: &mut Conn) -> Result<bool, Error> {
     }
 }
 
-/// The version of the tables; `None` where they are missing.
+/// Returns the version of the tables; `None` if they are missing.
 fn version(conn: &mut Conn) -> Result<Option<i32>, Error> {
     let found = "SELECT 1 FROM pg_catalog.pg_class c \
         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \

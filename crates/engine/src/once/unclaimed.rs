@@ -1,9 +1,10 @@
 //! Loads that have lost the session with their claims before they have committed anything.
 //!
-//! Nothing shows yet whether their files are those of another load: their rows of `sources` have a size and the hashes
-//! of the ends, and no pieces. A load that has the same claims now is sure that they have lost theirs. It stops them before it
-//! decides what is to be loaded, so that whatever they have committed is seen, and nothing comes later
-//! (`record`). To be found, a load is registered while it has its claims.
+//! Their rows of `sources` have a size and the hashes of the ends, but no pieces. So it is not
+//! known whether their files are those of another load. If a load gets the same claims, the earlier
+//! load has lost them. The new load stops the earlier one before it decides what to load. So it
+//! sees all that the earlier load has committed, and the earlier load commits nothing later
+//! (`record`). For this to find each load, a load is registered while it has its claims.
 
 use super::identity::Ends;
 use super::lookup::candidates;
@@ -13,14 +14,14 @@ use crate::error::Error;
 use crate::session::conn::Conn;
 use std::collections::HashMap;
 
-/// Checks that a load that is now registered has its claims. Another load with the same claims either
-/// had them before, or finds this one.
+/// Checks that a load still has its claims after it was registered. Another load with the same
+/// claims either had them before, or finds this load.
 pub(super) fn check_claims(guard: &mut Conn) -> Result<(), Error> {
     guard.exec("SELECT 1").map(drop)
 }
 
 impl Found<'_> {
-    /// The rows of `sources` of loads that have begun with the same names or bytes.
+    /// Returns the rows of `sources` of incomplete loads with the same names or bytes.
     pub(super) fn unclaimed(
         &self,
         conn: &mut Conn,
@@ -34,9 +35,10 @@ impl Found<'_> {
     }
 }
 
-/// Stops loads that have begun with these rows of `sources` and have lost their claims: of which nothing is
-/// loaded, as otherwise they are continued. Waits for those of their transactions that are about to commit. What the
-/// rows have is to be read after that. If this load is `shared`, it has the same claims as those with parts.
+/// Stops loads that have begun these rows of `sources` and have lost their claims. Only loads
+/// without committed pieces are stopped here; the others are continued. Waits for those of their
+/// transactions that are about to commit. Read the rows only after that. If this load is `shared`,
+/// it has the same claims as the loads with parts, and those are not stopped.
 pub(super) fn stop_unclaimed(conn: &mut Conn, sources: &[i64], shared: bool) -> Result<(), Error> {
     let sources = parts::list(sources.iter().copied());
     let begun = "s.number IN (SELECT n::bigint \

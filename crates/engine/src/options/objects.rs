@@ -1,9 +1,9 @@
-//! What is to be done with the columns and the objects of the table.
+//! Options for the columns and the objects of the table.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Which columns an option of COPY is for.
+/// The columns to which an option of COPY applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ColumnSet {
     /// none
@@ -11,7 +11,7 @@ pub enum ColumnSet {
     None,
     /// `*`
     All,
-    /// these
+    /// the named columns
     Named(Vec<String>),
 }
 
@@ -29,11 +29,11 @@ impl ColumnSet {
 /// `--indexes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Indexes {
-    /// all stay
+    /// all indexes stay
     Keep,
-    /// all are rebuilt that can be
+    /// all indexes that can be rebuilt are rebuilt
     Rebuild,
-    /// rebuilt where the table is empty
+    /// indexes are rebuilt if the table is empty
     #[default]
     Auto,
 }
@@ -51,24 +51,24 @@ pub enum Triggers {
 /// `--foreign-keys`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForeignKeys {
-    /// each row is checked as it comes
+    /// each row is checked when it is inserted
     #[default]
     Keep,
-    /// dropped, and all rows are checked at once after the load
+    /// they are dropped, and all rows are checked at once after the load
     Revalidate,
 }
 
 /// `--route`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Route {
-    /// as `Leaf` where leaves are measured to be faster, else as `Root`
+    /// as `Leaf` if measurements show that leaves are faster, otherwise as `Root`
     #[default]
     Auto,
-    /// straight to the leaf that each row belongs to
+    /// directly to the leaf to which each row belongs
     Leaf,
-    /// straight to the server that holds the leaf, past the one that is loaded
+    /// directly to the server that holds the leaf, not through the coordinator
     Nodes,
-    /// to the table, where the server routes them
+    /// to the table; the server routes the rows
     Root,
 }
 

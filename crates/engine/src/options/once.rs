@@ -1,4 +1,4 @@
-//! What goes with loading each source once, and what does not.
+//! Options for loading each source once, and options that cannot be combined with that.
 
 use super::{Create, ForeignKeys, Indexes, Options, Route, Triggers};
 use crate::error::Error;
@@ -8,14 +8,14 @@ use std::time::Duration;
 /// How sources are loaded once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OnceOptions {
-    /// a connection commits after so many bytes of the decompressed input; `None` for one
+    /// a connection commits after this many bytes of the decompressed input; `None` for one
     /// transaction
     pub commit_every: Option<u64>,
-    /// of a source that has grown, the rest is loaded
+    /// if a source has grown, load the rest
     pub append: bool,
     /// the table may be UNLOGGED
     pub force_unlogged: bool,
-    /// the name of the only source, a stream; it has no other by which it could be recognised
+    /// the name of the only source, which is a stream and cannot be recognised otherwise
     pub source_name: Option<String>,
     /// several machines load the sources together
     pub share: Option<ShareOptions>,
@@ -24,32 +24,32 @@ pub struct OnceOptions {
 /// How several machines share a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShareOptions {
-    /// a machine of which nothing was seen for so long is taken for dead
+    /// if a machine has shown no activity for this long, others stop its load
     pub lease: Duration,
-    /// the number of this machine's load, when it is registered
+    /// the number of this machine's load, once it is registered
     pub(crate) load: Option<i64>,
 }
 
 impl ShareOptions {
-    /// With this lease.
+    /// Creates options with this lease.
     pub fn new(lease: Duration) -> ShareOptions {
         ShareOptions { lease, load: None }
     }
 }
 
 impl Default for ShareOptions {
-    /// A machine is taken for dead after 30 seconds.
+    /// The lease is 30 seconds.
     fn default() -> ShareOptions {
         ShareOptions::new(Duration::from_secs(30))
     }
 }
 
-/// How much of a file a machine takes at a time, if nothing else is asked for.
+/// The default size in bytes of the part of a file that a machine takes at a time.
 const PART: u64 = 64 << 20;
 
 impl OnceOptions {
-    /// A connection commits after so many bytes, if it commits several times: what is shared is
-    /// committed in parts.
+    /// How many bytes a connection loads before each commit, if it commits several times. A shared
+    /// load is committed in parts.
     pub fn commits_every(&self) -> Option<u64> {
         self.commit_every.or(self.share.map(|_| PART))
     }
@@ -61,16 +61,16 @@ impl Options {
         self.once.as_ref().is_some_and(|once| once.commits_every().is_some())
     }
 
-    /// How long a machine may show no sign of life.
+    /// How long a machine may show no activity.
     pub(crate) fn lease(&self) -> Duration {
         self.once.as_ref().and_then(|once| once.share).unwrap_or_default().lease
     }
 
-    /// Checks that the other options go with `once`.
+    /// Checks that the other options can be combined with `once`.
     ///
     /// # Errors
     ///
-    /// One of them does not.
+    /// One of them cannot.
     pub fn check_once(&self) -> Result<(), Error> {
         let Some(once) = &self.once else { return Ok(()) };
         let target = &self.target;

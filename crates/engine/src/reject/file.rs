@@ -1,4 +1,4 @@
-//! The reject files: the records in one, the reasons in the other, and more pairs where need be.
+//! The reject files: the records in one, the reasons in the other, and more pairs if necessary.
 
 use super::line::{parts, Quotes, TAIL};
 use super::output::Output;
@@ -11,13 +11,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// How many bytes are looked at to find out what the lines of a file end with.
+/// How many bytes are searched for the line end of a file.
 const HEAD: u64 = 1 << 20;
 
-/// What the reject file is, as the files are whose records it takes.
+/// The form of the reject file: that of the files whose records it receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectForm<'a> {
-    /// lines by these rules, behind the source's header line, if it had one
+    /// lines by these rules, after the source's header line, if it has one
     Lines(&'a Dialect, Option<&'a [u8]>),
     /// tuples between the header and the trailer of PGCOPY
     Tuples,
@@ -25,45 +25,45 @@ pub enum RejectForm<'a> {
 
 /// The two files, open for writing.
 ///
-/// Of the records of one file, one at most leaves a quote open, as the last one of a file that
-/// was cut off does: the next such record would close the quote, and make one value of all
-/// between. It begins another file.
+/// In one file, at most one record may leave a quote open, such as the last record of a file that
+/// was cut off. A second such record would close the quote, and all between would become one value.
+/// So it begins another file.
 #[derive(Debug)]
 pub struct RejectFile {
     pub(super) path: PathBuf,
-    /// the name of the first one, to which numbers are added
+    /// the name of the first file; numbers are added to it for the others
     pub(super) first: PathBuf,
-    /// how many there are
+    /// number of files
     files: u32,
     existing: Existing,
-    /// an earlier load's rejects are in it
+    /// it has rejects of an earlier load
     pub(super) held: bool,
-    /// a record of it leaves a quote open
+    /// one of its records leaves a quote open
     open: bool,
-    /// the source's header line, if it had one
+    /// the source's header line, if it has one
     header: Option<Vec<u8>>,
-    /// what its lines end with: as those of the header, or of the first record
+    /// the line end of the file: that of the header or of the first record
     eol: Option<Vec<u8>>,
-    /// the rules of its lines; none for tuples
+    /// the rules of its lines; `None` for tuples
     dialect: Option<Dialect>,
     records: Output,
     side: Output,
-    /// what belongs to committed transactions, in a load that is recorded
+    /// for a load that is recorded: what belongs to committed transactions
     owned: Option<Owned>,
 }
 
-/// What a load that is recorded keeps of its reject files.
+/// What a recorded load keeps of its reject files.
 #[derive(Debug)]
 struct Owned {
-    /// rejects in the pair that is open
+    /// rejects in the open pair
     amount: Amount,
     /// earlier pairs that the current block has written to
     ended: Vec<Kept>,
-    /// a block was written whose transaction is not known to be committed
+    /// a block was written, and it is not known that its transaction is committed
     pending: bool,
-    /// that block is one of a load that is beyond its limit: its transaction is never committed
+    /// that block is from a load that has exceeded its limit: its transaction is never committed
     shown: bool,
-    /// the last field: empty files are removed when they are closed
+    /// the last field: when it is dropped, empty files are removed
     _lock: FileLock,
 }
 
@@ -72,8 +72,8 @@ impl RejectFile {
     ///
     /// # Errors
     ///
-    /// Either file exists already ([`io::ErrorKind::AlreadyExists`]), and that is an error,
-    /// or cannot be written. No new file is left behind then.
+    /// A file already exists ([`io::ErrorKind::AlreadyExists`]) although it must not, or cannot be
+    /// written. Then no new file is left.
     pub fn create(path: &Path, existing: Existing, form: RejectForm) -> io::Result<RejectFile> {
         let (records, side, held) = pair(path, existing)?;
         let (dialect, header) = match form {
@@ -86,7 +86,7 @@ impl RejectFile {
             files: 1,
             existing,
             held,
-            // What an earlier load left there may leave one open.
+            // The rejects of an earlier load may leave a quote open.
             open: held,
             header: header.map(<[u8]>::to_vec),
             eol: None,
@@ -99,7 +99,7 @@ impl RejectFile {
         Ok(file)
     }
 
-    /// Goes on in files that are reserved for a load that is recorded. What precedes the records is
+    /// Continues in files that are reserved for a recorded load. What precedes the records is
     /// written with the first of them.
     ///
     /// # Errors
@@ -147,16 +147,16 @@ impl RejectFile {
         })
     }
 
-    /// Begins a block of a transaction, or one that is only `shown`.
+    /// Begins the block of a transaction, or a block that is only `shown`.
     ///
     /// # Errors
     ///
-    /// The transaction of an earlier block was not committed: nothing may follow that block, except
-    /// that shown ones follow each other.
+    /// The transaction of an earlier block was not committed. Nothing may follow that block, except
+    /// that shown blocks may follow each other.
     pub(super) fn begin_block(&mut self, shown: bool) -> Result<(), Error> {
         match &mut self.owned {
             Some(owned) if owned.pending && !(shown && owned.shown) => {
-                // The error of that transaction says why.
+                // The error of that transaction gives the reason.
                 Err(Error::new("the rejects of another lane are not committed")
                     .of_kind(Kind::Cancelled))
             }
@@ -168,11 +168,11 @@ impl RejectFile {
         }
     }
 
-    /// Makes a block durable; gives what is to be recorded of each pair that it has written to.
+    /// Makes a block durable. Returns what to record of each pair to which it was written.
     ///
     /// # Errors
     ///
-    /// As [`RejectFile::sync`].
+    /// As for [`RejectFile::sync`].
     pub(super) fn end_block(&mut self) -> io::Result<Vec<Kept>> {
         self.sync()?;
         let now = self.kept();
@@ -180,7 +180,7 @@ impl RejectFile {
         Ok(ended.chain([now]).collect())
     }
 
-    /// The transaction of the block is committed.
+    /// Records that the transaction of the block is committed.
     pub(super) fn block_is_committed(&mut self) {
         self.owned.iter_mut().for_each(|owned| owned.pending = false);
     }
@@ -204,14 +204,14 @@ impl RejectFile {
         }
     }
 
-    /// Goes on in another pair of files.
+    /// Continues in another pair of files.
     fn go_on(&mut self) -> io::Result<()> {
         self.sync()?;
         self.files += 1;
         let mut name = self.first.clone().into_os_string();
         name.push(format!(".{}", self.files));
         let (kept, replaced) = (self.kept(), self.existing == Existing::Replace);
-        // An error names it.
+        // Set the name first: an error names this file.
         self.path = name.into();
         if let Some(owned) = &mut self.owned {
             owned.ended.push(kept);
@@ -231,8 +231,8 @@ impl RejectFile {
         self.begin()
     }
 
-    /// Writes what precedes a record in the files of a load that is recorded: all of its reason, so
-    /// that no record is without one, whenever the program is killed.
+    /// For a recorded load, writes what precedes a record: the complete reason, so that no record
+    /// is without a reason, even if the program is killed.
     fn precede(&mut self, reject: &Reject) -> io::Result<()> {
         let Some(owned) = &mut self.owned else { return Ok(()) };
         owned.amount.records += 1;
@@ -245,7 +245,7 @@ impl RejectFile {
         Ok(())
     }
 
-    /// Which files there are beside the first one, and why.
+    /// Which files there are besides the first one, and why.
     pub(super) fn more(&self) -> Option<String> {
         let (first, last) = (self.first.display(), self.path.display());
         (self.files > 1).then(|| {
@@ -253,13 +253,13 @@ impl RejectFile {
         })
     }
 
-    /// Adds a record: its original bytes to the one file, its story to the other. The
-    /// lines of its source end with `eol`.
+    /// Adds a record: its original bytes to one file, its reason to the other. The lines of its
+    /// source end with `eol`.
     ///
     /// # Errors
     ///
-    /// The disk is full or the file cannot be written: the load must fail then,
-    /// since a reject that is kept nowhere would be lost.
+    /// The disk is full or the file cannot be written. Then the load must fail, since the reject
+    /// would be lost.
     pub fn add(&mut self, reject: &Reject, bytes: &[u8], eol: Eol) -> io::Result<()> {
         let quotes = Quotes::new(io::sink(), self.dialect.as_ref(), eol);
         let open = quotes.ends_open(bytes);
@@ -272,11 +272,11 @@ impl RejectFile {
         self.follow(reject)
     }
 
-    /// As [`RejectFile::add`], for a record that is too long to be held.
+    /// As [`RejectFile::add`], for a record that is too long for memory.
     ///
     /// # Errors
     ///
-    /// As [`RejectFile::add`], or the record cannot be read.
+    /// As for [`RejectFile::add`], or the record cannot be read.
     pub fn add_from(
         &mut self,
         reject: &Reject,
@@ -284,12 +284,12 @@ impl RejectFile {
         eol: Eol,
     ) -> io::Result<()> {
         if self.open {
-            // Whether it closes the quote comes out when it is written.
+            // Whether this record closes the quote is known only after it is written.
             self.go_on()?;
         }
         self.precede(reject)?;
         let mut quotes = Quotes::new(&mut self.records, self.dialect.as_ref(), eol);
-        // All but what may be its line end, and what may stand before that.
+        // All but the last bytes, which may be its line end and what affects the line end.
         io::copy(&mut bytes.take(reject.length.saturating_sub(TAIL)), &mut quotes)?;
         let mut tail = Vec::new();
         bytes.take(TAIL).read_to_end(&mut tail)?;
@@ -310,8 +310,8 @@ impl RejectFile {
         self.side.write_all(b"\n")
     }
 
-    /// Writes what follows the last record. PGCOPY that breaks off before that, as
-    /// in a load that fails, is read all the same.
+    /// Writes what follows the last record. PGCOPY without that, as after a load that failed, can
+    /// still be read.
     pub(super) fn end(&mut self) -> io::Result<()> {
         // The header of reserved files is written with the first record.
         let begun = self.owned.is_none() || self.records.bytes > 0;
@@ -321,16 +321,16 @@ impl RejectFile {
         }
     }
 
-    /// Makes everything durable. Called before the commit that leaves the rejects out.
+    /// Makes the files durable. Call this before the commit that leaves the rejects out.
     ///
     /// # Errors
     ///
-    /// As [`RejectFile::add`].
+    /// As for [`RejectFile::add`].
     pub fn sync(&mut self) -> io::Result<()> {
         for file in [&mut self.records, &mut self.side] {
             file.sync()?;
         }
-        // The names are durable only when their folder is.
+        // The names are durable only after their folder is.
         let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
     }
@@ -339,10 +339,10 @@ impl RejectFile {
         Error::io("write", &self.path.display().to_string(), error)
     }
 
-    /// A record that ended with the file may lack its line end: the next one must not
-    /// run into it. Those of several files may end differently, which COPY would refuse
-    /// in one: the end of the file's own lines becomes that of this file. Any other end
-    /// is the record's own fault and stays.
+    /// Writes a record with its line end. The last record of a file may lack its line end, and the
+    /// next record must not continue its line. The files of a load may have different line ends,
+    /// which COPY would reject in one file. So the usual line end of the source is replaced by that
+    /// of this file. Any other end is an error of the record and is kept.
     fn put_record(&mut self, bytes: &[u8], eol: Eol) -> io::Result<()> {
         let Some(dialect) = &self.dialect else {
             return self.records.write_all(bytes);
@@ -356,7 +356,7 @@ impl RejectFile {
     }
 }
 
-/// The file of these records, the one that says why of each, and whether the first has some.
+/// Opens the file of records and the file of reasons. Returns also whether the first has records.
 fn pair(path: &Path, existing: Existing) -> io::Result<(Output, Output, bool)> {
     let open = |path: &Path| {
         let mut how = OpenOptions::new();
@@ -375,7 +375,7 @@ fn pair(path: &Path, existing: Existing) -> io::Result<(Output, Output, bool)> {
         }
         Err(e) => {
             if existing == Existing::Error {
-                // Ours, just created and still empty.
+                // This process has just created the file, and it is still empty.
                 std::fs::remove_file(path)?;
             }
             Err(e)

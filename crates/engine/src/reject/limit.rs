@@ -2,23 +2,23 @@
 
 use std::fmt;
 
-/// The default's share of what was read, in per cent: a load that exceeds it was most likely
-/// given the wrong dialect or the wrong table.
+/// The default limit as a share of what was read, in per cent. A load that exceeds it most likely
+/// has the wrong dialect or the wrong table.
 const DEFAULT_SHARE: f64 = 10.0;
 
-/// The default never fails a load with this number of rejects, or fewer.
+/// With this number of rejects or fewer, a load never exceeds the default limit.
 const DEFAULT_FLOOR: u64 = 100;
 
-/// From this number of rejects on, the default does not wait for the end of the input if more
-/// than half of what was read is rejected.
+/// With more rejects than this, the default does not wait for the end of the input if more than
+/// half of the records are rejected.
 const HOPELESS: u64 = 10_000;
 
-/// Records, and the lines that they take up in their files.
+/// Numbers of records and of their lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
     /// records
     pub records: u64,
-    /// their lines: a record may span many of them
+    /// their lines: a record may have many of them
     pub lines: u64,
 }
 
@@ -36,8 +36,8 @@ impl std::ops::AddAssign for Amount {
     }
 }
 
-/// How many rejects a load accepts. Both records and lines are held to it: a stray quote can
-/// make one record of a thousand lines.
+/// How many rejects a load accepts. It applies to records and to lines: a stray quote can make one
+/// record of a thousand lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Limit {
     /// 10 % of what was read, but at least 100 records or lines
@@ -45,18 +45,18 @@ pub enum Limit {
     Default,
     /// any number
     None,
-    /// this number; one more fails the load at once
+    /// this number; with one more, the load fails at once
     Count(u64),
     /// this share of what was read, in per cent, checked at the end of the input
     Percent(f64),
 }
 
 impl Limit {
-    /// Reads `N`, `P%` or `none`.
+    /// Parses `N`, `P%` or `none`.
     ///
     /// # Errors
     ///
-    /// Says what the limit should look like.
+    /// The text has another form; the error says which forms are valid.
     pub fn parse(text: &str) -> Result<Limit, String> {
         let wrong = || {
             format!("\"{text}\" is not a number (100), a percentage (0.5%) or none (any number)")
@@ -71,7 +71,7 @@ impl Limit {
         }
     }
 
-    /// Whether a running load that has read `read` records exceeds the limit already.
+    /// Whether a running load that has read `read` records already exceeds the limit.
     pub fn exceeded(&self, rejected: Amount, read: u64) -> bool {
         let most = rejected.records.max(rejected.lines);
         match self {
@@ -83,8 +83,8 @@ impl Limit {
 
     /// Whether a load that has read everything exceeds the limit.
     pub fn exceeded_at_end(&self, rejected: Amount, read: Amount) -> bool {
-        // Where the first record spans lines, what ends them is not known yet, and they are
-        // not counted: each record that was not rejected has one at least.
+        // Lines are not counted within a first record of several lines, before their line end is
+        // known. Each record that was not rejected has at least one line.
         let accepted = read.records.saturating_sub(rejected.records);
         let lines = read.lines.max(accepted + rejected.lines);
         let beyond = |share: f64| {
@@ -92,7 +92,7 @@ impl Limit {
             more(rejected.records, read.records) || more(rejected.lines, lines)
         };
         match self {
-            // A hundredth of the records may be more than a hundredth of the lines.
+            // With 100 % or more, all records may be rejected.
             Limit::Percent(share) if *share >= 100.0 => false,
             Limit::Percent(share) => beyond(*share),
             Limit::Default => {

@@ -1,13 +1,13 @@
-//! Where a record ends and its line end begins.
+//! Finds where a record ends and its line end begins.
 
 use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner, Splitter};
 use std::io::{self, Write};
 
-/// How many bytes at the end of a record that is too long to be held say how it ends: no
-/// fewer than a run of backslashes has.
+/// How many bytes at the end of a record that is too long for memory determine how it ends: at
+/// least as many as a run of backslashes has.
 pub(super) const TAIL: u64 = 64;
 
-/// A record without its line end, and that, if it has one.
+/// Separates a record from its line end, if it has one.
 pub(super) fn parts<'b>(bytes: &'b [u8], dialect: &Dialect) -> (&'b [u8], &'b [u8]) {
     let length = match bytes {
         [.., b'\r', b'\n'] => 2,
@@ -18,41 +18,41 @@ pub(super) fn parts<'b>(bytes: &'b [u8], dialect: &Dialect) -> (&'b [u8], &'b [u
     if !escapes_what_follows(content, dialect) {
         (content, end)
     } else if end.is_empty() {
-        // COPY drops a backslash that ends the data.
+        // COPY ignores a backslash at the end of the data.
         (&content[..content.len() - 1], end)
     } else {
-        // The first byte of what looks like a line end belongs to the value.
+        // The first byte of the apparent line end belongs to the value.
         bytes.split_at(content.len() + 1)
     }
 }
 
-/// Whether the text format takes what stands behind these bytes for a part of their record.
+/// Whether the text format reads the bytes after these as part of the same record.
 fn escapes_what_follows(content: &[u8], dialect: &Dialect) -> bool {
     if dialect.format != Format::Text || !content.ends_with(b"\\") {
         return false;
     }
     let line = [content, b"\n"].concat();
     let mut scanner = Scanner::new(&line, false, dialect, Eol::Nl);
-    // A record of another kind of line is malformed, and ends where it ends.
+    // A record with another line end is malformed, and ends there.
     scanner.next(&mut Record::default()) == Ok(Next::Partial)
 }
 
-/// Tells of a record that is written on its way whether it leaves a quote open.
+/// Finds out, while a record is written, whether it leaves a quote open.
 pub(super) struct Quotes<W> {
     out: W,
     splitter: Option<Splitter>,
 }
 
 impl<W: Write> Quotes<W> {
-    /// At the start of a record of lines by these rules that end with `eol`.
+    /// Begins a record of lines by these rules, which end with `eol`.
     pub fn new(out: W, dialect: Option<&Dialect>, eol: Eol) -> Self {
-        // Where a quote opens at the start of a field only, an open one is not closed by the next
-        // record, but ends with its own line.
+        // If a quote can open only at the start of a field, the next record does not close an open
+        // quote; its own line ends it.
         let csv = dialect.filter(|d| d.format == Format::Csv && !d.strict());
         Quotes { out, splitter: csv.map(|dialect| Splitter::new(dialect, eol)) }
     }
 
-    /// Whether a line end behind it would belong to a value, when these bytes end it.
+    /// Whether a line end after these last bytes would belong to a value.
     pub fn ends_open(self, bytes: &[u8]) -> bool {
         let Some(mut splitter) = self.splitter else { return false };
         splitter.feed(bytes);

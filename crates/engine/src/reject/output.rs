@@ -1,10 +1,10 @@
-//! A file of rejects: it is written at its end, and the hash of all of it is known at any time.
+//! A file of rejects that is written at its end, with a running hash of its content.
 
 use blake3::Hasher;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 
-/// How many bytes are read and hashed at a time.
+/// The number of bytes that are read and hashed at a time.
 const BLOCK: usize = 256 << 10;
 
 /// A file that is written at its end.
@@ -12,17 +12,17 @@ const BLOCK: usize = 256 << 10;
 pub(super) struct Output {
     file: BufWriter<File>,
     hasher: Hasher,
-    /// bytes that the hash covers
+    /// number of bytes that the hash covers
     pub bytes: u64,
 }
 
 impl Output {
-    /// A file whose content so far is not hashed.
+    /// Creates an output for a file whose present content is not hashed.
     pub fn new(file: File) -> Output {
         Output { file: BufWriter::new(file), hasher: Hasher::new(), bytes: 0 }
     }
 
-    /// Hashes the first bytes of a file, `most` of them or as many as there are.
+    /// Reads and hashes the first bytes of a file: `most` of them, or all if there are fewer.
     ///
     /// # Errors
     ///
@@ -46,7 +46,7 @@ impl Output {
         Ok(Output { file: BufWriter::new(file), hasher, bytes })
     }
 
-    /// Cuts off what follows the hashed bytes.
+    /// Removes what follows the hashed bytes.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl Output {
         self.file.seek(SeekFrom::Start(self.bytes)).map(drop)
     }
 
-    /// The first bytes of the file, at most `most` of them.
+    /// Returns the first bytes of the file, at most `most`.
     ///
     /// # Errors
     ///
@@ -70,12 +70,12 @@ impl Output {
         Ok(bytes)
     }
 
-    /// The hash, as the server reads a `bytea`.
+    /// The hash in the input format of `bytea`.
     pub fn hash(&self) -> String {
         format!("\\x{}", self.hasher.finalize().to_hex())
     }
 
-    /// Makes everything durable.
+    /// Makes the file durable.
     ///
     /// # Errors
     ///
@@ -85,11 +85,11 @@ impl Output {
         self.file.get_ref().sync_all()
     }
 
-    /// Bytes of the file, those included that nothing here has written.
+    /// The size of the file in bytes, with bytes that other programs have written.
     ///
     /// # Errors
     ///
-    /// The file cannot be looked at.
+    /// The size cannot be read.
     pub fn length(&self) -> io::Result<u64> {
         Ok(self.file.get_ref().metadata()?.len())
     }

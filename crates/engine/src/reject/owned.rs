@@ -1,28 +1,30 @@
-//! Reject files of a load that is recorded: what of them belongs to committed transactions.
+//! Reject files of a recorded load: which part of them belongs to committed transactions.
 //!
 //! The ledger and the files must agree after any crash. Each transaction appends its rejects to the
-//! files as one block and makes them durable before its COMMIT, and records in the same transaction
-//! where the files end from then on, and the hash of all bytes before that. These rules make the
-//! recorded part of a file the blocks of the committed transactions, each of them once:
+//! files as one block and makes them durable before its COMMIT. In the same transaction, it records
+//! the new end of the files and the hash of all bytes before it. The following rules ensure that
+//! the recorded part of a file consists of the blocks of the committed transactions, each of them
+//! once:
 //!
-//! 1. Only the process that holds the lock of the first file writes to any of them. The lock ends
-//!    with the process, and no earlier.
-//! 2. A load that continues an earlier one locks the files, reads the recorded end after it has
-//!    stopped that load (`once::record` says why no transaction of it commits later), checks the
-//!    hash, and cuts off what follows: a block whose transaction was not committed. It cuts off only
-//!    what names sources of the load. A reason is written before its record, so that a record
-//!    without one is from another program. The trailer of PGCOPY is no record.
+//! 1. Only the process that holds the lock of the first file writes to any of them. The lock is
+//!    released only when the process ends.
+//! 2. A load that continues an earlier one locks the files. It reads the recorded end after it has
+//!    stopped that load; `once::record` explains why that load commits nothing later. It checks the
+//!    hash and removes what follows: a block whose transaction was not committed. It removes only
+//!    reasons that name sources of the load, and their records. A reason is written before its
+//!    record, so a record without a reason is from another program. The trailer of PGCOPY is not a
+//!    record.
 //! 3. Within a process, one lane at a time appends and commits: a mutex is held from the first byte
-//!    of a block to the outcome of its COMMIT. So a block that is not committed can only be the last
-//!    one. If a COMMIT fails, or its outcome is unknown, no lane appends anything after it. Beyond the
-//!    limit, each lane adds what it has not committed, for the user; after the first of these blocks no
-//!    lane commits rejects.
+//!    of a block to the outcome of its COMMIT. So only the last block can be uncommitted. If a
+//!    COMMIT fails, or its outcome is unknown, no lane appends anything after it. If the limit is
+//!    exceeded, each lane adds its uncommitted rejects for the user. After the first of these
+//!    blocks, no lane commits rejects.
 //! 4. While a lane holds the mutex, it waits for no other lane: constraints are checked as the rows
-//!    arrive, and the only rows of the ledger that it locks against others are those of these files.
+//!    arrive, and the only ledger rows that it locks exclusively are those of these files.
 //!
-//! A file that is gone or has other bytes is an error: its records are in no table and, as far as
-//! the ledger shows, nowhere else. When the load is complete, nothing is recorded of the files any
-//! more; they belong to the user.
+//! A file that is missing or has other bytes is an error: its records are in no table and,
+//! according to the ledger, nowhere else. When the load is complete, its rows for the files are
+//! deleted, and the files belong to the user.
 
 use super::output::Output;
 use super::{side_path, Existing};
@@ -35,36 +37,36 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// A pair of reject files: how much of it belongs to committed transactions.
+/// A pair of reject files, and how much of it belongs to committed transactions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Kept {
-    /// the file with the records; its name without symbolic links in the folder
+    /// the name of the file with the records, without symbolic links in the folder
     pub file: String,
-    /// its bytes
+    /// its size in bytes
     pub bytes: u64,
-    /// their hash, as the server reads a `bytea`
+    /// its hash, in the input format of `bytea`
     pub hash: String,
-    /// the same for the file with the reasons
+    /// size of the file with the reasons in bytes
     pub reasons_bytes: u64,
-    /// their hash
+    /// its hash
     pub reasons_hash: String,
-    /// rejected records in it
+    /// number of rejected records in the pair
     pub records: u64,
-    /// lines of these
+    /// number of their lines
     pub lines: u64,
 }
 
-/// Reject files that are locked for a load, with the last pair open at its end.
+/// Reject files that are locked for a load. The last pair is open, positioned at its end.
 #[derive(Debug)]
 pub struct Reserved {
     pub(super) records: Output,
     pub(super) side: Output,
-    /// of all pairs, the last one is open
+    /// all pairs; the last one is open
     pub(super) pairs: Vec<Kept>,
     pub(super) lock: FileLock,
 }
 
-/// The lock of the first pair. Empty files are removed with it.
+/// The lock of the first pair. When it is released, empty files are removed.
 #[derive(Debug)]
 pub(super) struct FileLock {
     _file: Flock<File>,
@@ -72,7 +74,7 @@ pub(super) struct FileLock {
 }
 
 impl FileLock {
-    /// Locks the pair whose file of records is `path`, and creates that if it is not there.
+    /// Locks the pair whose file of records is `path`. Creates that file if it is missing.
     fn take(path: &Path) -> Result<FileLock, Error> {
         let file = open(path).map_err(|e| failed("create the reject file", path, &e))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -92,7 +94,8 @@ impl Drop for FileLock {
         let pair = [self.path.clone(), side_path(&self.path)];
         let empty = |path: &PathBuf| fs::metadata(path).map_or(true, |facts| facts.len() == 0);
         if pair.iter().all(empty) {
-            // One that stays is in nobody's way: an empty file counts as none.
+            // If a file cannot be removed, it does no harm: an empty file is treated as a missing
+            // one.
             pair.iter().for_each(|path| drop(fs::remove_file(path)));
         }
     }
@@ -103,7 +106,7 @@ impl Reserved {
     ///
     /// # Errors
     ///
-    /// They are there, and that is an error; or they are in use, or cannot be written.
+    /// The files exist although they must not, are in use, or cannot be written.
     pub fn fresh(path: &Path, existing: Existing) -> Result<Reserved, Error> {
         let free = || {
             let held = |path: &Path| fs::metadata(path).is_ok_and(|facts| facts.len() > 0);
@@ -116,7 +119,7 @@ impl Reserved {
         };
         free()?;
         let lock = FileLock::take(path)?;
-        // One that held it may have written to it before it ended.
+        // A load that held the lock may have written to the files before it ended.
         free()?;
         let whole = if existing == Existing::Append { u64::MAX } else { 0 };
         let mut last = outputs(path, whole).map_err(|e| failed("open", path, &e))?;
@@ -133,12 +136,12 @@ impl Reserved {
         Ok(reserved)
     }
 
-    /// Locks the files that an earlier load of these sources has written, in their order, and removes
-    /// what was not committed.
+    /// Locks the files that an earlier load of these sources has written, in order, and removes
+    /// uncommitted blocks from them.
     ///
     /// # Errors
     ///
-    /// They are in use, or are not as they were committed.
+    /// The files are in use, or their committed part has changed.
     pub fn again(kept: Vec<Kept>, sources: &[String]) -> Result<Reserved, Error> {
         let Some(first) = kept.first() else { return Err(Error::defect("no reject file")) };
         let owned = kept.iter().any(|kept| kept.bytes > 0);
@@ -157,7 +160,7 @@ impl Reserved {
         Ok(reserved)
     }
 
-    /// What is recorded of the files before anything is written to them.
+    /// What to record of the files before anything is written to them.
     pub fn pairs(&self) -> &[Kept] {
         &self.pairs
     }
@@ -168,7 +171,7 @@ impl Reserved {
     }
 }
 
-/// The outputs of a pair whose recorded part is as it was.
+/// Opens a pair, and checks that its recorded part has not changed.
 fn checked(kept: &Kept, sources: &[String]) -> Result<(Output, Output), Error> {
     let path = Path::new(&kept.file);
     for (path, bytes) in [(path, kept.bytes), (side_path(path).as_path(), kept.reasons_bytes)] {
@@ -205,8 +208,8 @@ fn checked(kept: &Kept, sources: &[String]) -> Result<(Output, Output), Error> {
     Ok((records, side))
 }
 
-/// Removes pairs that were begun in transactions that were not committed, the last one first, so that
-/// none is left beyond a gap.
+/// Removes pairs that were begun in uncommitted transactions, from the last to the first, so that
+/// there is never a gap in the numbers.
 fn remove_begun(first: &Path, number: u32, sources: &[String]) -> Result<(), Error> {
     let mut begun = Vec::new();
     for number in number.. {
@@ -226,7 +229,7 @@ fn remove_begun(first: &Path, number: u32, sources: &[String]) -> Result<(), Err
     Ok(())
 }
 
-/// Whether all that follows the hashed bytes is a block of a load of these sources.
+/// Whether everything after the hashed bytes is a block of a load of these sources.
 fn follows(
     path: &Path,
     records: &Output,
@@ -246,7 +249,7 @@ fn follows(
                     sources.iter().any(|s| Path::new(s).file_name() == Some(name))
                 })
             }
-            // The last one may be cut off.
+            // The last line may be incomplete.
             Err(_) => !line.ends_with(b"\n") && b"{\"file\":".iter().zip(line).all(|(a, b)| a == b),
         };
         let mut reasons = BufReader::new(reasons);
@@ -262,8 +265,8 @@ fn follows(
     look().map_err(|e: io::Error| failed("read the reject file", path, &e))
 }
 
-/// Whether the trailer of PGCOPY, or its first byte, is all that follows the hashed bytes. The last
-/// transaction writes it before its COMMIT, also if it has no rejects.
+/// Whether only the trailer of PGCOPY, or its first byte, follows the hashed bytes. The last
+/// transaction writes it before its COMMIT, even without rejects.
 fn only_trailer_follows(path: &Path, records: &Output) -> io::Result<bool> {
     let mut file = File::open(path)?;
     let mut begin = Vec::new();
@@ -285,7 +288,7 @@ fn lost(kept: &Kept, what: &str) -> Error {
     ))
 }
 
-/// The error for reject files that are there.
+/// Adds a hint to the error for reject files that already exist.
 pub fn already_there(error: Error) -> Error {
     error.with_hint(
         "the file and its .jsonl contain the rejects of an earlier load: use `reject-existing` append or replace, or {time} in the name",
@@ -300,12 +303,12 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
 }
 
-/// The two files of a pair with their first bytes, `most` of them at most.
+/// Opens the two files of a pair, and hashes at most `most` bytes of each.
 pub(super) fn outputs(path: &Path, most: u64) -> io::Result<(Output, Output)> {
     Ok((Output::read_in(open(path)?, most)?, Output::read_in(open(&side_path(path))?, most)?))
 }
 
-/// What is recorded of a pair, with the records and lines in it.
+/// What to record of a pair, with the number of records and lines in it.
 pub(super) fn state(path: &Path, outputs: &(Output, Output), counts: (u64, u64)) -> Kept {
     of(path, &outputs.0, &outputs.1, counts)
 }
@@ -322,7 +325,7 @@ pub(super) fn of(path: &Path, records: &Output, side: &Output, counts: (u64, u64
     }
 }
 
-/// The name of the pair with this number; the first one has none.
+/// The name of the pair with this number. The first pair has no number.
 pub fn numbered(first: &Path, number: u32) -> PathBuf {
     let mut name = first.to_owned().into_os_string();
     name.push(format!(".{number}"));

@@ -1,4 +1,4 @@
-//! Rejects of a transaction that is not committed yet, in a file without a name.
+//! Rejects of a transaction that is not committed yet, in an unnamed file.
 
 use super::{Amount, Reject, RejectFile, Rejects};
 use crate::error::Error;
@@ -6,10 +6,11 @@ use pgsluice_core::scan::Eol;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 
-/// The longest record that is held in memory when it is added to the reject file.
+/// The maximum size in bytes of a record that is read into memory when it is added to the reject
+/// file.
 const HELD: u64 = 8 << 20;
 
-/// The rejects of the transaction of one lane: the reason and the bytes of each record, in turn.
+/// The rejects of the transaction of one lane: alternately the reason and the bytes of each record.
 #[derive(Debug, Default)]
 pub struct Spool {
     file: Option<BufWriter<File>>,
@@ -17,16 +18,16 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// How many there are.
+    /// The number of rejects.
     pub fn amount(&self) -> Amount {
         self.amount
     }
 
-    /// Adds a record, whose bytes are as many as its reason says.
+    /// Adds a record. Its reason has the length of `bytes`.
     ///
     /// # Errors
     ///
-    /// As [`Rejects::spool`], or the disk is full, or the record cannot be read.
+    /// As for [`Rejects::spool`], or the disk is full, or the record cannot be read.
     pub fn add(
         &mut self,
         rejects: &Rejects,
@@ -54,7 +55,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Moves all of them to the reject file.
+    /// Moves all rejects to the reject file.
     pub(super) fn empty_into(&mut self, to: &mut RejectFile) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         file.flush()?;

@@ -1,4 +1,4 @@
-//! What the reject files hold.
+//! Tests of the content of the reject files.
 
 use super::*;
 use pgsluice_core::scan::Dialect;

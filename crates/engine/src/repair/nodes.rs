@@ -1,4 +1,4 @@
-//! Commits of several nodes whose loader is gone.
+//! Ends commits of several nodes whose loader is gone.
 
 use super::Report;
 use crate::error::Error;
@@ -11,8 +11,9 @@ use crate::session::prepared::{self, End};
 use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
 use crate::text::text;
 
-/// Ends what nodes have prepared, as the coordinator has decided. A load that was not decided is
-/// rolled back everywhere; one that is at work is left alone. `only` is the table of interest.
+/// Ends the prepared transactions of nodes, as the coordinator has decided. A load without a
+/// decision is rolled back everywhere; a load that is at work is left alone. `only` restricts this
+/// to one table.
 pub(super) fn end_on_nodes(
     conn: &mut Conn,
     given: &[(String, String)],
@@ -44,8 +45,8 @@ pub(super) fn end_on_nodes(
     Ok(())
 }
 
-/// Ends what nodes have prepared for earlier loads of the table, so that the same command finishes what
-/// a load has left. In words, what was ended.
+/// Ends the prepared transactions of nodes for earlier loads of the table, so that the same command
+/// finishes what a load has left. Returns in words what was ended.
 ///
 /// # Errors
 ///
@@ -53,7 +54,7 @@ pub(super) fn end_on_nodes(
 pub(crate) fn end_earlier(options: &Options) -> Result<Vec<String>, Error> {
     let target = &options.target;
     let (mut conn, mut report) = (Conn::open(&target.url)?, Report::default());
-    // That there is no such table, the load says.
+    // If there is no such table, the load reports that.
     let Some(table) = catalog::find(&mut conn, &target.table)? else { return Ok(Vec::new()) };
     end_on_nodes(&mut conn, &target.nodes, Some(table.oid), &mut report)?;
     match report.prepared.pop() {
@@ -66,7 +67,7 @@ pub(crate) fn end_earlier(options: &Options) -> Result<Vec<String>, Error> {
     }
 }
 
-/// Ends what one node has prepared; false if that is not sure.
+/// Ends the prepared transaction of one node. Returns false if that is not certain.
 fn end_on_node(
     node_conn: Result<Conn, Error>,
     commit: &NodeCommit,
@@ -86,7 +87,7 @@ fn end_on_node(
         Ok(true) => {
             report.lanes.push(format!("{what}: rolled back, as the load was not committed"));
         }
-        // It had not prepared, or has ended since.
+        // The node had not prepared it, or it was ended since.
         Ok(false) => {}
         Err(error) => {
             report.prepared.push((what, error));

@@ -1,9 +1,10 @@
-//! What earlier loads of a table have left down, put back by a load with `once`: before its rows, and also when nothing is
-//! new.
+//! Recreates objects that earlier loads of a table have left dropped or disabled. A load with
+//! `once` does this before its rows, and also if there is nothing new to load.
 //!
-//! Loads by several connections commit what they have down, and record it first. If such a load is killed, or
-//! the server restarts, a scheduler runs the same command again and nothing else. So that command puts it
-//! back, or fails. A load that runs holds an advisory lock (`ledger::lock`): what it has down is its own.
+//! Loads with several connections commit what they drop or disable, and record it before. If such a
+//! load is killed, or the server restarts, a scheduler may only run the same command again. So that
+//! command recreates the objects, or fails. A load that runs holds an advisory lock
+//! (`ledger::lock`): objects that it has dropped or disabled are left to it.
 
 use crate::error::{Error, Kind};
 use crate::ledger::{self, LedgerEntry};
@@ -17,17 +18,19 @@ use crate::session::conn::Conn;
 use crate::text::Text;
 use crate::watch::Watch;
 
-/// What to do about something that cannot be put back.
+/// The hint for an object that cannot be recreated.
 const AGAIN: &str =
     "put that right; then the same command recreates it, and so does pgsluice repair";
 
-/// Puts back what loads of this role have left down on the table; gives what was done, in words. What a load
-/// that runs has down is left to it. A load that has nothing else to do waits for that, and calls `waiting` before.
-/// `guard` is in a transaction, and has the locks of these loads until its end.
+/// Recreates objects that loads of this role have left dropped or disabled on the table. Returns in
+/// words what was done. Objects of a load that runs are left to it. If `waiting` is given, this
+/// load has nothing else to do: it calls `waiting` and then waits for such a load. `guard` is in a
+/// transaction, which holds the locks of these loads until its end.
 ///
 /// # Errors
 ///
-/// Something cannot be put back, other roles have left something, or the connection is lost.
+/// An object cannot be recreated, other roles have left objects (if `waiting` is given), or the
+/// connection is lost.
 pub(crate) fn put_back_on(
     guard: &mut Conn,
     target: &Target,
@@ -40,7 +43,7 @@ pub(crate) fn put_back_on(
         if !is_free(guard, &load, waiting)? {
             continue;
         }
-        // The load, or a repair, may have ended between the look and the lock.
+        // The load, or a repair, may have ended before this lock was taken.
         let now = of_table(guard, target.oid)?;
         for entry in now.iter().filter(|entry| entry.load == load) {
             refuse_to_put_back(&to_put_back(&target.sql, &entry.choices), options)?;
@@ -59,11 +62,12 @@ pub(crate) fn put_back_on(
     Ok(done)
 }
 
-/// Ends a load of which nothing is new. Waits for what a load that runs has down if `waiting` is given.
+/// Ends a load that has nothing new to load. If `waiting` is given, waits for loads that run and
+/// have dropped or disabled objects.
 ///
 /// # Errors
 ///
-/// As [`put_back_on`].
+/// As for [`put_back_on`].
 pub(crate) fn end_nothing(
     nothing: NothingNew,
     options: &Options,
@@ -84,7 +88,8 @@ fn of_table(guard: &mut Conn, oid: u32) -> Result<Vec<LedgerEntry>, Error> {
     Ok(entries)
 }
 
-/// Whether no other session is at work on what a load took down, until the transaction of the guard ends.
+/// Whether no other session is at work on the objects of a load. If none is, none can begin until
+/// the transaction of `guard` ends.
 fn is_free(guard: &mut Conn, load: &str, waiting: Option<&dyn Fn()>) -> Result<bool, Error> {
     if ledger::lock(guard, load)? {
         return Ok(true);
@@ -116,7 +121,7 @@ fn put_back_entry(
 }
 
 fn cannot(object: &str, error: &Error) -> Error {
-    // What is wrong is no record of this load.
+    // The cause is not a record of this load.
     let kind = match error.kind() {
         Kind::Data => Kind::Failed,
         kind => kind,

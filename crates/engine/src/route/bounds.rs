@@ -1,5 +1,5 @@
-//! The bound of a partition, from the text that `pg_get_expr` makes of
-//! `pg_class.relpartbound`: the public form of it, the same in every major.
+//! Parses the bound of a partition from the text that `pg_get_expr` returns for
+//! `pg_class.relpartbound`. This form is public and the same in every major version.
 
 /// One value of a bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,14 +25,14 @@ pub enum Bound {
     Range(Vec<Datum>, Vec<Datum>),
     /// `WITH (modulus …, remainder …)`
     Hash {
-        /// a divisor of the greatest one
+        /// divides the greatest modulus
         modulus: u64,
-        /// of the division by that
+        /// the remainder of the hash divided by `modulus`
         remainder: u64,
     },
 }
 
-/// Reads a bound; `None` if any part of it is not understood.
+/// Parses a bound. Returns `None` if any part of it is not recognized.
 pub fn parse(text: &str) -> Option<Bound> {
     if text == "DEFAULT" {
         return Some(Bound::Default);
@@ -55,7 +55,7 @@ pub fn parse(text: &str) -> Option<Bound> {
     text.0.is_empty().then_some(bound)
 }
 
-/// What is left to be read.
+/// The text that is left to parse.
 struct Text<'a>(&'a str);
 
 impl<'a> Text<'a> {
@@ -65,7 +65,7 @@ impl<'a> Text<'a> {
         rest.is_some()
     }
 
-    /// Letters, digits, signs and points.
+    /// Letters, digits, signs and periods.
     fn word(&mut self) -> &'a str {
         let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '+' | '-');
         let end = self.0.find(|c| !part(c)).unwrap_or(self.0.len());
@@ -100,7 +100,8 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// The rest of a literal. What a backslash means depends on a setting, so none is understood.
+    /// Reads the rest of a literal. The meaning of a backslash depends on a setting, so none is
+    /// accepted.
     fn quoted(&mut self) -> Option<String> {
         let mut value = String::new();
         loop {

@@ -1,12 +1,12 @@
-//! The hash of a partition key: `compute_partition_hash_value` of
-//! `src/backend/partitioning/partbounds.c` and the extended hash functions that it calls
-//! (`src/common/hashfn.c`), as a little-endian server computes them. On another one the leaf
-//! refuses the rows, and they go through the root.
+//! The hash of a partition key, as a little-endian server computes it:
+//! `compute_partition_hash_value` of `src/backend/partitioning/partbounds.c` and the extended hash
+//! functions that it calls (`src/common/hashfn.c`). If the server is big-endian, the leaf rejects
+//! the rows, and they go through the root.
 
 /// `HASH_PARTITION_SEED`
 const SEED: u64 = 0x7A5B_2236_7996_DCFD;
 
-/// The hash of no key yet.
+/// The hash of an empty key.
 pub const START: u64 = 0;
 
 /// `hash_combine64`: the hash of a key with one more value. NULL adds nothing.
@@ -44,7 +44,7 @@ pub fn of_bytes(bytes: &[u8]) -> u64 {
         state.mix();
     }
     for (at, byte) in blocks.remainder().iter().enumerate() {
-        // The lowest byte of the last word is kept for the length.
+        // The lowest byte of the last word is reserved for the length.
         let shift = if at < 8 { 8 * (at % 4) } else { 8 * (at % 4 + 1) };
         let word = &mut state.0[at / 4];
         *word = word.wrapping_add(u32::from(*byte) << shift);
@@ -83,7 +83,7 @@ impl State {
         self.0 = [a, b, c];
     }
 
-    /// `final`, and the two words that are the hash.
+    /// `final`; returns the two words of the hash.
     #[inline]
     fn end(self) -> u64 {
         let [mut a, mut b, mut c] = self.0;

@@ -1,4 +1,4 @@
-//! Routes without a server; `crates/cli/tests/program/routes/` compares with what servers do.
+//! Tests of routes without a server; `crates/cli/tests/program/routes/` compares them with servers.
 
 use super::*;
 use crate::facts::{ColumnFacts, KeyColumn, Partition, PartitionKey, ServerFacts};
@@ -49,7 +49,7 @@ fn router_of(strategy: char, leaves: &[Partition]) -> Router {
     made(&[&[parent(strategy, &["a"])], leaves].concat()).unwrap().0
 }
 
-/// A row of the binary form.
+/// A row in the binary form.
 fn row(b: Option<&str>, a: Option<i32>) -> Vec<u8> {
     let mut row = vec![0, 2];
     for value in [b.map(|b| b.as_bytes().to_vec()), a.map(|a| a.to_be_bytes().to_vec())] {
@@ -60,7 +60,7 @@ fn row(b: Option<&str>, a: Option<i32>) -> Vec<u8> {
     row
 }
 
-/// The leaf of a row by its index; that of the root is the number of leaves.
+/// The leaf of a row by its index; the number of leaves stands for the root.
 fn to(router: &Router, b: Option<&str>, a: Option<i32>) -> usize {
     router.split(&row(b, a), Vec::new()).unwrap().parts[0].0
 }
@@ -112,7 +112,7 @@ fn what_is_not_surely_understood_is_the_servers_to_route() {
     assert!(made(&[parent('l', &["a"]), other]).is_err(), "column c is not in the input");
 }
 
-/// The server hashes a number alike in all integer types.
+/// The server computes the same hash for a number in all integer types.
 #[test]
 fn integers_of_any_width_have_one_hash() {
     for number in [0, 1, -1, 42, i32::MAX, i32::MIN] {

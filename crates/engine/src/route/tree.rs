@@ -1,4 +1,4 @@
-//! From the partitions in the catalog to the router.
+//! Builds the router from the partitions in the catalog.
 
 use super::bounds::{parse, Bound, Datum};
 use super::{Edge, Key, Kind, Node, Router, Rule, Span, Target, Value, MOST};
@@ -9,10 +9,10 @@ use pgsluice_core::types;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-/// The greatest modulus that a table of remainders is made for.
+/// The maximum modulus for which a table of remainders is created.
 const MODULUS: u64 = 1 << 20;
 
-/// Why rows of a partition are not sent straight to it.
+/// Why rows of a partition are not sent directly to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotRouted {
     /// quoted and qualified
@@ -21,11 +21,11 @@ pub struct NotRouted {
     pub why: String,
 }
 
-/// The router for rows of these columns, and the partitions that it leaves to the server.
+/// Returns the router for rows of these columns, and the partitions that it leaves to the server.
 ///
 /// # Errors
 ///
-/// Why the server has to route every row.
+/// The reason why the server must route every row.
 pub fn router(
     partitions: &[Partition],
     table: &[ColumnFacts],
@@ -65,7 +65,8 @@ pub fn router(
     }
 }
 
-/// Slots were given in the order in which columns were met; rows are read from left to right.
+/// Adapts the slots of the keys: they were assigned in the order in which the columns were found,
+/// but rows are read from left to right.
 fn renumber(node: &mut Node, slots: &[usize]) {
     node.keys.iter_mut().for_each(|key| key.slot = slots[key.slot]);
     let within = |target: &mut Target| {
@@ -129,7 +130,7 @@ impl Tree<'_> {
         Ok(Node { keys, rule, default })
     }
 
-    /// Where the rows of a partition go. A refused one's go to the root.
+    /// Returns the target for the rows of a partition. If they cannot be routed, it is the root.
     fn target(&mut self, child: &Partition) -> Target {
         let before = (self.leaves.len(), self.needed.len());
         let made = match self.obstacle(child) {
@@ -148,7 +149,7 @@ impl Tree<'_> {
         })
     }
 
-    /// Why a COPY into this leaf would do something else than one into the root.
+    /// Why a COPY into this leaf would have another effect than one into the root.
     fn obstacle(&self, leaf: &Partition) -> Option<String> {
         if leaf.kind == 'p' {
             return None;
@@ -169,7 +170,7 @@ impl Tree<'_> {
         }
     }
 
-    /// A column of a key, if its values are surely understood.
+    /// Returns a column of a key, if it is certain how the server reads its values.
     fn key(&mut self, key: &PartitionKey, column: &KeyColumn) -> Result<(Key, Type), String> {
         let name = column.name.as_ref().ok_or("its partition key has an expression")?;
         let place = self.sent.iter().position(|sent| sent == name);
@@ -193,13 +194,13 @@ impl Tree<'_> {
         Ok((Key { slot, kind }, ty))
     }
 
-    /// The value of a bound's literal, as it would be sent.
+    /// Returns the value of a literal in a bound, as it would be sent.
     fn value(&self, kind: Kind, ty: &Type, text: &str) -> Option<Value<Vec<u8>>> {
-        // Domains, precision and the like are applied to it already.
+        // The literal is stored after domains, precision and so on were applied.
         let mut sink = PgCopySink::new(1);
         sink.begin();
         types::put(ty, text.as_bytes(), &self.env, &mut sink).ok()?;
-        // After the number of fields and the length.
+        // Skip the number of fields and the length.
         match kind.value(sink.bytes().get(6..)?)? {
             Value::Number(number) => Some(Value::Number(number)),
             Value::Bytes(bytes) => Some(Value::Bytes(bytes.to_vec())),
@@ -264,10 +265,10 @@ impl Tree<'_> {
     }
 }
 
-/// Partitions other than the default one.
+/// The partitions without the default partition.
 type Bounds<'a> = Vec<(&'a Partition, Bound, Target)>;
 
-/// Two lower ends.
+/// Compares two lower bounds.
 fn order(a: &[Edge], b: &[Edge]) -> Ordering {
     for pair in a.iter().zip(b) {
         let order = match pair {
@@ -283,7 +284,7 @@ fn order(a: &[Edge], b: &[Edge]) -> Ordering {
     Ordering::Equal
 }
 
-/// Each modulus is a divisor of the greatest one, as the server sees to.
+/// The rule for hash partitions. Each modulus divides the greatest one; the server ensures that.
 fn hash(bounds: Bounds<'_>) -> Result<Rule, String> {
     let modulus_of = |bound: &Bound| match bound {
         Bound::Hash { modulus, remainder } if remainder < modulus => Some(*modulus),
@@ -293,7 +294,7 @@ fn hash(bounds: Bounds<'_>) -> Result<Rule, String> {
     if greatest > MODULUS {
         return Err(format!("its greatest modulus is {greatest}"));
     }
-    // Remainders that no partition has are the server's.
+    // The server routes rows whose remainder has no partition.
     let (mut places, mut targets) = (vec![0; greatest as usize], vec![Target::Root]);
     for (child, bound, target) in bounds {
         let modulus = modulus_of(&bound).filter(|modulus| greatest % modulus == 0);

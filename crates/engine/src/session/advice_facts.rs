@@ -1,5 +1,5 @@
-//! Facts that only advice needs: how the table's columns are laid out, and the free space on the
-//! server's disk if that can be found out.
+//! Facts that only advice needs: the layout of the table's columns, and the free space on the
+//! server's disk, if that can be found out.
 
 use super::conn::Conn;
 use crate::error::Error;
@@ -27,9 +27,10 @@ pub(crate) fn advice_facts(conn: &mut Conn, table: &TableFacts) -> Result<Advice
     Ok(AdviceFacts { columns: columns.collect(), room: room(conn, &oid)? })
 }
 
-/// Only a server that itself says that it was reached through a Unix socket is
-/// on this machine, whatever poolers and tunnels lie between; and only some roles
-/// may know where its data are.
+/// Returns the folder of the table's data and the bytes that are free there. Only a server that was
+/// reached through a Unix socket, as the server itself reports, is on this machine, whatever
+/// poolers and tunnels lie between. Some roles may not read where the data are; for them this is
+/// `None`.
 fn room(conn: &mut Conn, oid: &str) -> Result<Option<(String, u64)>, Error> {
     if !conn.host().starts_with('/') {
         return Ok(None);
@@ -44,7 +45,7 @@ fn room(conn: &mut Conn, oid: &str) -> Result<Option<(String, u64)>, Error> {
     )?;
     let folder = rows.first().and_then(|row| row[0].clone());
     Ok(folder.and_then(|folder| {
-        // A folder that is not here is on another machine, or in a container.
+        // A folder that does not exist here is on another machine or in a container.
         let disk = nix::sys::statvfs::statvfs(folder.as_str()).ok()?;
         let free = disk.blocks_available() as u64 * disk.fragment_size() as u64;
         Some((folder, free))

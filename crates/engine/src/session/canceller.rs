@@ -1,11 +1,11 @@
-//! Asks the server to cancel, from any thread.
+//! Sends cancel requests to the server, from any thread.
 
 use super::libpq::*;
 use std::ffi::c_char;
 use std::ptr;
 use std::sync::Mutex;
 
-/// Asks the server to stop what a connection is doing, from any thread.
+/// Requests that the server cancel the running statement of a connection, from any thread.
 #[derive(Debug)]
 pub struct Canceller(Mutex<*mut PGcancel>);
 
@@ -15,27 +15,26 @@ impl Default for Canceller {
     }
 }
 
-// SAFETY: a PGcancel is immutable after its making; the mutex keeps the use
-// and the freeing of it apart.
+// SAFETY: a PGcancel is immutable after its creation; the mutex serializes its use and its freeing.
 unsafe impl Send for Canceller {}
 // SAFETY: as above.
 unsafe impl Sync for Canceller {}
 
 impl Canceller {
-    /// From here on, this connection is the one to stop.
+    /// Makes `conn` the connection to cancel.
     pub(super) fn is_of(&self, conn: *mut PGconn) {
         let mut slot = self.0.lock().unwrap_or_else(|e| e.into_inner());
         // SAFETY: the caller's connection is open.
         *slot = unsafe { PQgetCancel(conn) };
     }
 
-    /// Sends the request. Whether it comes in time, nobody knows.
+    /// Sends the request. There is no guarantee that it arrives in time.
     pub fn cancel(&self) {
         let raw = self.0.lock().unwrap_or_else(|e| e.into_inner());
         let mut message = [0 as c_char; 256];
         if !raw.is_null() {
-            // SAFETY: the pointer is one of PQgetCancel, not freed (the mutex
-            // is held, and freeing sets it to NULL); the buffer has its size.
+            // SAFETY: the pointer is from PQgetCancel and not freed (the mutex is held, and freeing
+            // sets it to NULL); the buffer has the given size.
             unsafe { PQcancel(*raw, message.as_mut_ptr().cast(), 256) };
         }
     }
@@ -45,7 +44,7 @@ impl Drop for Canceller {
     fn drop(&mut self) {
         let raw = self.0.get_mut().unwrap_or_else(|e| e.into_inner());
         if !raw.is_null() {
-            // SAFETY: made by PQgetCancel and freed here only.
+            // SAFETY: created by PQgetCancel and freed only here.
             unsafe { PQfreeCancel(*raw) };
         }
     }

@@ -1,4 +1,4 @@
-//! What the server knows of itself and of the table: plain facts, no decisions.
+//! Facts from the catalog about the server and the table. Makes no decisions.
 
 use super::conn::{Conn, Rows};
 use super::types::TypeResolver;
@@ -58,9 +58,9 @@ pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
     })
 }
 
-/// Tries whether the extension works in this session: asking its view for
-/// anything makes the server load its library, which may be missing, or none for
-/// this server; or its objects are of another version.
+/// Checks whether the extension works in this session. A query of its view makes the server load
+/// its library. The library may be missing or built for another server, or the objects of the
+/// extension may be of another version.
 ///
 /// # Errors
 ///
@@ -69,7 +69,7 @@ pub fn try_extension(conn: &mut Conn, server: &mut ServerFacts) -> Result<(), Er
     if server.extension.is_none() {
         return Ok(());
     }
-    // The view has a NOTICE for users who ask it before any COPY.
+    // The view raises a NOTICE if it is queried before any COPY.
     conn.exec("SAVEPOINT pgsluice_extension; SET LOCAL client_min_messages = warning")?;
     if let Err(error) = conn.exec("SELECT route, indexes FROM pgsluice.last_copy") {
         if error.sqlstate().is_empty() {
@@ -82,8 +82,8 @@ pub fn try_extension(conn: &mut Conn, server: &mut ServerFacts) -> Result<(), Er
     Ok(())
 }
 
-/// Finds the table that `name` means in this session: as SQL reads it, with
-/// quotes and schema where they are given. `None` where there is none.
+/// Finds the table that `name` refers to in this session. `name` is read as in SQL, with quotes and
+/// a schema if they are given. Returns `None` if there is no such table.
 ///
 /// # Errors
 ///
@@ -120,8 +120,8 @@ pub fn find(conn: &mut Conn, name: &str) -> Result<Option<TableFacts>, Error> {
     }))
 }
 
-/// Reads everything about the table that [`find`] found; the caller has locked
-/// it, so that what is read stays true.
+/// Reads everything about the table that [`find`] has found. The caller has locked it, so that the
+/// facts stay valid.
 ///
 /// # Errors
 ///
@@ -161,7 +161,7 @@ pub fn describe(
          FROM pg_catalog.pg_class c WHERE c.oid = $1::oid",
         &[Some(&oid)],
     )?;
-    // Only a plan has not locked it.
+    // This happens only if the table is not locked, as for a plan that is only shown.
     let Some(row) = rows.first() else {
         return Err(Error::new(format!("table {} was dropped in the meantime", table.sql)));
     };
@@ -230,22 +230,23 @@ fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<Colum
     Ok(rows.iter().map(column).collect())
 }
 
-/// Where the type's input function reads other values than a cast from text, which knows no
-/// modifier (`5` is five hours to `interval hour`), or no number for a relation.
+/// The expression that reads a value of a type as COPY does, if a cast from text would read it
+/// differently. Such a cast ignores the type modifier (`5` is five hours for `interval hour`), and
+/// accepts no number for a relation.
 fn reader(oid: &str, typmod: &str) -> Option<String> {
     let input = match (oid, typmod) {
         ("2205", _) => "pg_catalog.regclassin($)".to_owned(),
         (_, "-1") => return None,
         ("1186", _) => format!("pg_catalog.interval_in($, 0, {typmod})"),
-        // What it gives is an array of anything, which only its text becomes one of.
+        // array_in returns `anyarray`, which can be converted to the type only by way of text.
         ("1187", _) => format!("pg_catalog.array_in($, 1186, {typmod})::text::interval[]"),
         _ => return None,
     };
     Some(input)
 }
 
-/// Columns whose default calls a volatile function other than `nextval`:
-/// COPY then inserts row by row. `pg_depend` knows which functions are called.
+/// Columns whose default calls a volatile function other than `nextval`: COPY then inserts row by
+/// row. The functions are found in the stored expression.
 fn volatile_defaults(conn: &mut Conn, oid: &str) -> Result<Vec<i32>, Error> {
     let rows = conn.query(
         "SELECT DISTINCT d.adnum FROM pg_catalog.pg_attrdef d, \

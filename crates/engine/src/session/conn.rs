@@ -1,5 +1,5 @@
-//! A connection to the server. This file, [`target`] and their declarations are
-//! the only ones that know the client library.
+//! A connection to the server. Only this file, [`target`] and their declarations use the client
+//! library.
 
 pub use super::canceller::Canceller;
 use super::libpq::*;
@@ -14,16 +14,16 @@ use std::time::Duration;
 
 mod values;
 
-/// Notices that are kept until somebody asks; more are dropped.
+/// The maximum number of notices that are kept until they are taken; more are dropped.
 const MAX_NOTICES: usize = 100;
 
-/// How long a message of the server may take to come in whole.
+/// How long a message of the server may take to arrive completely.
 const WHOLE: Duration = Duration::from_millis(100);
 
-/// Results that are looked through for the server's last message.
+/// The maximum number of results that are searched for the server's final message.
 const LAST_WORDS: u32 = 3;
 
-/// Notices that are kept, and how many have come.
+/// The notices that are kept, and how many have arrived.
 type Notices = Mutex<(Vec<String>, u64)>;
 
 /// A connection, closed when dropped.
@@ -32,31 +32,31 @@ pub struct Conn {
     raw: *mut PGconn,
     notices: Box<Notices>,
     canceller: Arc<Canceller>,
-    /// the server has said something in the middle of a COPY that is no notice
+    /// during a COPY, the server has sent something that is not a notice
     spoken: bool,
-    /// bytes that are passed in one CopyData message
+    /// maximum number of bytes in one CopyData message
     piece: usize,
 }
 
-// SAFETY: libpq allows a connection to be used by any thread, one at a time;
-// `Conn` is not Sync and hands out no reference to the raw connection.
+// SAFETY: libpq allows any thread to use a connection, one at a time; `Conn` is not Sync and
+// returns no reference to the raw connection.
 unsafe impl Send for Conn {}
 
-/// Rows of text that a query gave; `None` is NULL.
+/// The rows of a query as text; `None` is NULL.
 pub type Rows = Vec<Vec<Option<String>>>;
 
-/// What [`Conn::copy_probe`] learned.
+/// The result of [`Conn::copy_probe`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// the server has said nothing
+    /// the server has sent nothing
     Quiet,
-    /// the server has said something that is not a notice: likely an error
+    /// the server has sent something that is not a notice: probably an error
     Suspicious,
 }
 
 extern "C" fn keep_notice(arg: *mut c_void, res: *const PGresult) {
-    // SAFETY: `arg` is the boxed list that lives as long as the connection;
-    // libpq calls with a valid result.
+    // SAFETY: `arg` is the boxed list that lives as long as the connection; libpq passes a valid
+    // result.
     let (notices, text) = unsafe { (&*arg.cast::<Notices>(), text(PQresultErrorMessage(res))) };
     if let Ok(mut notices) = notices.lock() {
         notices.1 += 1;
@@ -66,16 +66,16 @@ extern "C" fn keep_notice(arg: *mut c_void, res: *const PGresult) {
     }
 }
 
-/// A C string as a string; NULL as the empty one.
+/// Copies a C string; NULL gives an empty string.
 ///
 /// # Safety
 ///
-/// `s` is NULL or a valid C string for the time of the call.
+/// `s` is NULL or a valid C string during the call.
 unsafe fn text(s: *const c_char) -> String {
     if s.is_null() {
         return String::new();
     }
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller ensures it.
     unsafe { CStr::from_ptr(s) }.to_string_lossy().into_owned()
 }
 
@@ -114,7 +114,7 @@ impl Res {
         }
     }
 
-    /// Rows that the command has touched, as its tag says.
+    /// The number of rows in the command tag.
     fn touched(&self) -> u64 {
         // SAFETY: the result is not cleared.
         unsafe { text(PQcmdTuples(self.0)) }.parse().unwrap_or(0)
@@ -122,9 +122,8 @@ impl Res {
 }
 
 impl Conn {
-    /// Connects. `target` is a URL or a list of keywords and values, as libpq
-    /// takes them; what it does not say comes from the environment, the
-    /// service file and the password file.
+    /// Connects. `target` is a URL or a list of keywords and values, as libpq accepts them. Other
+    /// settings come from the environment, the service file and the password file.
     ///
     /// # Errors
     ///
@@ -133,7 +132,7 @@ impl Conn {
         let secrets = target::secrets(&target::read(target)?)?;
         let target = c_string(target)?;
         let mut keywords = vec![c"dbname", c"fallback_application_name", c"client_encoding"];
-        // Statements and names are UTF-8, whatever the database's and the user's are.
+        // Statements and names are UTF-8, whatever encodings the database and the user have.
         let mut values = vec![target.as_c_str(), c"pgsluice", c"UTF8"];
         keywords.extend(secrets.iter().map(|(keyword, _)| keyword.as_c_str()));
         values.extend(secrets.iter().map(|(_, value)| value.as_c_str()));
@@ -141,19 +140,18 @@ impl Conn {
             all.into_iter().map(CStr::as_ptr).chain([ptr::null()]).collect()
         };
         let (keywords, values) = (pointers(keywords), pointers(values));
-        // SAFETY: both arrays are NULL-terminated and of equal length, and
-        // live beyond the call.
+        // SAFETY: both arrays are NULL-terminated and of equal length, and outlive the call.
         let raw = unsafe { PQconnectdbParams(keywords.as_ptr(), values.as_ptr(), 1) };
         let notices = Box::<Notices>::default();
         let canceller = Arc::<Canceller>::default();
         let (spoken, piece) = (false, socket::PIECE);
         let mut conn = Conn { raw, notices, canceller: canceller.clone(), spoken, piece };
-        // SAFETY: PQstatus takes NULL too.
+        // SAFETY: PQstatus accepts NULL.
         if unsafe { PQstatus(raw) } != CONNECTION_OK {
             return Err(refused::refused(&conn.said(), conn.library()));
         }
         if conn.host().starts_with(['/', '@']) {
-            // SAFETY: the connection is open; the call only asks for its number.
+            // SAFETY: the connection is open; the call only returns its descriptor.
             conn.piece = socket::widen(unsafe { PQsocket(raw) });
         }
         let arg: *const Notices = &*conn.notices;
@@ -163,7 +161,7 @@ impl Conn {
         Ok(conn)
     }
 
-    /// For another thread to stop what this connection does.
+    /// Returns a handle with which another thread can cancel what this connection does.
     pub fn canceller(&self) -> Arc<Canceller> {
         self.canceller.clone()
     }
@@ -174,7 +172,7 @@ impl Conn {
         u32::try_from(unsafe { PQserverVersion(self.raw) }).unwrap_or(0)
     }
 
-    /// A setting that the server reports by itself.
+    /// A setting that the server reports without a query.
     pub fn parameter(&self, name: &CStr) -> String {
         // SAFETY: as above; the string is copied at once.
         unsafe { text(PQparameterStatus(self.raw, name.as_ptr())) }
@@ -192,48 +190,48 @@ impl Conn {
         unsafe { text(PQhost(self.raw)) }
     }
 
-    /// Takes the notices and warnings that have come in.
+    /// Takes the notices and warnings that have arrived.
     pub fn take_notices(&self) -> Vec<String> {
         std::mem::take(&mut self.notices.lock().unwrap_or_else(|e| e.into_inner()).0)
     }
 
-    /// Runs one or several statements without parameters; gives the last one's rows.
+    /// Runs one or several statements without parameters. Returns the rows of the last one.
     ///
     /// # Errors
     ///
-    /// The server refuses one of them, or the connection is lost.
+    /// The server reports an error, or the connection is lost.
     pub fn exec(&mut self, sql: &str) -> Result<Rows, Error> {
         let (rows, _) = self.exec_counted(sql)?;
         Ok(rows)
     }
 
-    /// As [`Conn::exec`], with the number of rows that the last statement touched.
+    /// As [`Conn::exec`], with the number of rows that the last statement processed.
     ///
     /// # Errors
     ///
-    /// As [`Conn::exec`].
+    /// As for [`Conn::exec`].
     pub fn exec_counted(&mut self, sql: &str) -> Result<(Rows, u64), Error> {
         let sql = c_string(sql)?;
-        // SAFETY: the connection is not NULL, the string is C's.
+        // SAFETY: the connection is not NULL, and the string is a C string.
         let res = Res(unsafe { PQexec(self.raw, sql.as_ptr()) });
         self.finished(res)
     }
 
-    /// Runs one statement with parameters, all of them text.
+    /// Runs one statement with parameters, all of them as text.
     ///
     /// # Errors
     ///
-    /// As [`Conn::exec`].
+    /// As for [`Conn::exec`].
     pub fn query(&mut self, sql: &str, parameters: &[Option<&str>]) -> Result<Rows, Error> {
         let (rows, _) = self.query_counted(sql, parameters)?;
         Ok(rows)
     }
 
-    /// As [`Conn::query`], with the number of rows touched.
+    /// As [`Conn::query`], with the number of rows that the statement processed.
     ///
     /// # Errors
     ///
-    /// As [`Conn::exec`].
+    /// As for [`Conn::exec`].
     pub fn query_counted(
         &mut self,
         sql: &str,
@@ -246,8 +244,8 @@ impl Conn {
             .collect::<Result<Vec<_>, _>>()?;
         let values: Vec<*const c_char> =
             owned.iter().map(|p| p.as_ref().map_or(ptr::null(), |p| p.as_ptr())).collect();
-        // SAFETY: `values` has as many C strings (or NULLs) as is said, and
-        // they live beyond the call; all other arrays may be NULL.
+        // SAFETY: `values` has the given number of C strings or NULLs, which outlive the call; all
+        // other arrays may be NULL.
         let res = Res(unsafe {
             PQexecParams(
                 self.raw,
@@ -271,14 +269,14 @@ impl Conn {
         }
     }
 
-    /// Has the server read a statement and do nothing of it.
+    /// Makes the server parse a statement without executing it.
     ///
     /// # Errors
     ///
-    /// The server cannot read it, or it is more than one; or the connection is lost.
+    /// The server cannot parse it, it is more than one statement, or the connection is lost.
     pub fn read(&mut self, sql: &str) -> Result<(), Error> {
         let sql = c_string(sql)?;
-        // SAFETY: the connection is not NULL, both strings are C's; no types are given.
+        // SAFETY: the connection is not NULL, both strings are C strings, and no types are given.
         let res = Res(unsafe { PQprepare(self.raw, c"".as_ptr(), sql.as_ptr(), 0, ptr::null()) });
         self.finished(res).map(|_| ())
     }
@@ -287,7 +285,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As [`Conn::exec`].
+    /// As for [`Conn::exec`].
     pub fn copy_start(&mut self, sql: &str) -> Result<(), Error> {
         let sql = c_string(sql)?;
         // SAFETY: as in `exec_counted`.
@@ -301,12 +299,12 @@ impl Conn {
         }
     }
 
-    /// Sends bytes of the COPY that was started; waits while the server is behind.
+    /// Sends data of the open COPY. Waits while the server cannot receive more.
     ///
     /// # Errors
     ///
-    /// The connection is lost. A refusal of the server shows in
-    /// [`Conn::copy_probe`] and [`Conn::copy_end`].
+    /// The connection is lost. If the server rejects the data, [`Conn::copy_probe`] and
+    /// [`Conn::copy_end`] report it.
     pub fn copy_data(&mut self, bytes: &[u8]) -> Result<(), Error> {
         for piece in bytes.chunks(self.piece) {
             self.listen(-1)?;
@@ -320,11 +318,11 @@ impl Conn {
         Ok(())
     }
 
-    /// Whether the server has said something in the middle of a COPY that is no
-    /// notice, as far as came in: likely an error.
+    /// Whether the server has sent something during a COPY that is not a notice, as far as it has
+    /// arrived: probably an error.
     ///
-    /// libpq keeps an error to itself until the COPY is ended; without this,
-    /// the whole rest of a file would be sent for nothing.
+    /// libpq does not report an error before the COPY is ended. Without this check, the rest of a
+    /// file would be sent in vain.
     ///
     /// # Errors
     ///
@@ -334,12 +332,12 @@ impl Conn {
         Ok(if self.spoken { Probe::Suspicious } else { Probe::Quiet })
     }
 
-    /// After a [`Probe::Suspicious`]: whether it stays so when a notice that had
-    /// come in half would be whole. Then it is an error, as good as certain.
+    /// Call this after [`Probe::Suspicious`]. Whether the result is the same after a notice that
+    /// had arrived only in part is complete. Then it is almost certainly an error.
     ///
     /// # Errors
     ///
-    /// As [`Conn::copy_probe`].
+    /// As for [`Conn::copy_probe`].
     pub fn copy_probe_again(&mut self) -> Result<Probe, Error> {
         let before = self.noticed();
         thread::sleep(WHOLE);
@@ -348,14 +346,14 @@ impl Conn {
         self.copy_probe()
     }
 
-    /// Waits until the server takes data, or speaks. What it says must be seen
-    /// here: while it waits by itself, libpq takes in an error without a sign.
+    /// Waits until the server accepts data or sends something. What it sends must be detected here:
+    /// if libpq waits itself, it reads an error without reporting it.
     fn listen(&mut self, timeout: c_int) -> Result<(), Error> {
-        // SAFETY: the connection is open; the call only asks for its number.
+        // SAFETY: the connection is open; the call only returns its descriptor.
         let fd = unsafe { PQsocket(self.raw) };
         let events = libc::POLLIN | if timeout == 0 { 0 } else { libc::POLLOUT };
         let mut poll = libc::pollfd { fd, events, revents: 0 };
-        // SAFETY: one pollfd, which lives beyond the call.
+        // SAFETY: one pollfd, which outlives the call.
         if unsafe { libc::poll(&mut poll, 1, timeout) } > 0 && poll.revents & libc::POLLIN != 0 {
             let before = self.noticed();
             self.take_in()?;
@@ -368,7 +366,7 @@ impl Conn {
         self.notices.lock().map_or(0, |n| n.1)
     }
 
-    /// Reads what has come in, and passes on the notices among it.
+    /// Reads what has arrived, and passes on its notices.
     fn take_in(&mut self) -> Result<(), Error> {
         // SAFETY: the connection is open.
         if unsafe { PQconsumeInput(self.raw) } != 1 {
@@ -379,20 +377,20 @@ impl Conn {
         Ok(())
     }
 
-    /// Ends the COPY; gives the number of rows that the server took.
+    /// Ends the COPY. Returns the number of rows that the server has loaded.
     ///
     /// # Errors
     ///
-    /// The server refuses the rows, or the connection is lost.
+    /// The server rejects the rows, or the connection is lost.
     pub fn copy_end(&mut self) -> Result<u64, Error> {
-        // SAFETY: the connection is open; NULL says that all is well.
+        // SAFETY: the connection is open; NULL means that the client reports no error.
         let done = unsafe { PQputCopyEnd(self.raw, ptr::null()) };
         if done != 1 {
             return Err(self.lost());
         }
         let mut outcome = Ok(0);
         loop {
-            // SAFETY: the connection is open; results are asked for until there are none.
+            // SAFETY: the connection is open; results are read until there are none.
             let res = Res(unsafe { PQgetResult(self.raw) });
             if res.0.is_null() {
                 return outcome;
@@ -402,16 +400,16 @@ impl Conn {
                 _ if outcome.is_ok() => outcome = Err(self.error(&res)),
                 _ => {}
             }
-            // SAFETY: as above. A dead connection may go on giving results.
+            // SAFETY: as above. A lost connection may return results without end.
             if outcome.is_err() && unsafe { PQstatus(self.raw) } != CONNECTION_OK {
                 return outcome;
             }
         }
     }
 
-    /// All that libpq says of the last failure.
+    /// The complete message of libpq for the last failure.
     fn said(&self) -> String {
-        // SAFETY: PQerrorMessage takes NULL too; the string is copied at once.
+        // SAFETY: PQerrorMessage accepts NULL; the string is copied at once.
         unsafe { text(PQerrorMessage(self.raw)) }
     }
 
@@ -426,12 +424,12 @@ impl Conn {
         unsafe { PQstatus(self.raw) != CONNECTION_OK }
     }
 
-    /// The connection is lost while a COPY is open: what the server said last is still to be
-    /// read, and is why.
+    /// The error if the connection is lost while a COPY is open. The server's last message has not
+    /// been read yet, and gives the reason.
     fn lost(&self) -> Error {
         let said = self.said();
-        // SAFETY: the connection is not NULL; the call changes its state only, so that results
-        // are read again.
+        // SAFETY: the connection is not NULL; the call only changes its state, so that results can
+        // be read.
         unsafe { PQputCopyEnd(self.raw, ptr::null()) };
         for _ in 0..LAST_WORDS {
             // SAFETY: as above; the result is cleared.
@@ -452,7 +450,7 @@ impl Conn {
         };
         let hint = res.field(PG_DIAG_MESSAGE_HINT);
         let message = cut(&message);
-        // After a fatal error the server ends the session, if it has not done so yet.
+        // After a FATAL error the server ends the session, if it has not done so yet.
         let fatal = res.field(PG_DIAG_SEVERITY_NONLOCALIZED).is_some_and(|s| s != "ERROR");
         let error = match fatal || self.is_lost() {
             true => Error::new(format!("connection lost: the server said: {message}"))
@@ -476,17 +474,17 @@ impl Conn {
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        // SAFETY: PQfinish takes NULL too, and is called once.
+        // SAFETY: PQfinish accepts NULL, and is called once.
         unsafe { PQfinish(self.raw) }
     }
 }
 
-/// The connection is lost; libpq's message may hold what the server said before.
+/// The error for a lost connection. libpq's message may include an earlier message of the server.
 fn lost(said: &str) -> Error {
     let last = said.lines().find_map(|l| l.strip_prefix("FATAL:").or(l.strip_prefix("PANIC:")));
     let why = match last {
         Some(words) => format!("the server said: {}", words.trim()),
-        // What follows a tab is a guess of libpq's.
+        // Text after a tab is a guess of libpq.
         None => said.lines().next().unwrap_or_default().trim().to_owned(),
     };
     Error::new(format!("connection lost: {why}")).of_kind(Kind::Connection)

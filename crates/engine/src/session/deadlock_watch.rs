@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How often the server is asked; and two answers in a row must agree.
+/// How often the server is queried. Two results in a row must agree.
 const EVERY: Duration = Duration::from_millis(500);
 
 /// `query_canceled`
@@ -50,8 +50,7 @@ impl DeadlockWatch {
         Ok(Some(DeadlockWatch { over, found, thread }))
     }
 
-    /// Ends the watch; what a lane was cancelled for is said in place of the
-    /// server's words.
+    /// Ends the watch. If a lane was cancelled, replaces the server's message by the reason.
     pub fn end<T>(self, outcome: Result<T, Error>) -> Result<T, Error> {
         self.over.store(true, Ordering::SeqCst);
         self.thread.thread().unpark();
@@ -75,7 +74,7 @@ impl DeadlockWatch {
     }
 }
 
-/// Cancels the lane that waits for another one, twice in a row.
+/// Cancels a lane that waits for another one in two results in a row.
 fn look(
     mut conn: Conn,
     members: &[(String, Arc<Canceller>)],
@@ -84,7 +83,8 @@ fn look(
 ) {
     let pids: Vec<&str> = members.iter().map(|(pid, _)| pid.as_str()).collect();
     let all = pids.join(",");
-    // Locks that are held no longer than a page takes make no knot, however often one is waited for.
+    // Locks that are held only while a page is processed cause no deadlock, however often one is
+    // waited for.
     let sql = format!(
         "SELECT l.pid FROM pg_catalog.pg_locks l \
          WHERE l.pid = ANY ('{{{all}}}') AND NOT l.granted \
@@ -94,7 +94,7 @@ fn look(
     let mut before = Vec::new();
     while !over.load(Ordering::SeqCst) {
         thread::park_timeout(EVERY);
-        // Without an answer nothing is known; the lanes see to their own connections.
+        // Without a result there is nothing to do; lanes report errors of their own connections.
         let Ok(rows) = conn.exec(&sql) else { return };
         let waiting: Vec<String> = rows.into_iter().filter_map(|row| row[0].clone()).collect();
         if let Some(pid) = waiting.iter().find(|pid| before.contains(*pid)) {

@@ -1,17 +1,18 @@
-//! An empty table is locked for the load alone and truncated in the load's transaction, so that
-//! the extension's COPY may build its indexes after the last row.
+//! Locks an empty table for the load alone and truncates it in the load's transaction, so that the
+//! extension's COPY may build its indexes after the last row.
 
 use super::conn::Conn;
 use crate::error::Error;
 use crate::facts::TableFacts;
 
-/// Bytes of input below which a new file for each index costs more than it saves.
+/// Minimum size of the input in bytes. For less, a new file for each index costs more than it
+/// saves.
 pub const WORTH: u64 = 4 << 20;
 
-/// Whether the table may be emptied and nobody could tell: a plain table of the
-/// role's own whose file has no block, so that there is no row that the role
-/// does not see; no other table refers to it, no trigger fires for it, and no
-/// subscriber is informed.
+/// Whether the table can be truncated without an effect that others could see. It must be a plain
+/// table of the role with an index, and its file must have no block, so that it has no rows that
+/// the role cannot see. No other table may refer to it, no trigger may fire for it, and `wal_level`
+/// must not be `logical`.
 const CAN: &str = "SELECT c.relkind = 'r' AND NOT c.relispartition AND c.relhasindex \
     AND pg_catalog.pg_relation_size(c.oid) = 0 AND pg_catalog.pg_has_role(c.relowner, 'USAGE') \
     AND pg_catalog.current_setting('wal_level') <> 'logical' \
@@ -31,8 +32,8 @@ pub fn can(conn: &mut Conn, table: &TableFacts) -> Result<bool, Error> {
     Ok(rows.first().is_some_and(|row| row[0].as_deref() == Some("t")))
 }
 
-/// Locks the table for the load alone if that can be done at once and it can be
-/// made private; else there is no lock. Gives which.
+/// Locks the table for the load alone, if the lock is free and the table can be made private.
+/// Otherwise takes no lock. Returns whether it is locked.
 ///
 /// # Errors
 ///
@@ -42,7 +43,7 @@ pub fn lock(conn: &mut Conn, table: &TableFacts) -> Result<bool, Error> {
         return Ok(false);
     }
     conn.exec("SAVEPOINT pgsluice_private")?;
-    // Somebody may have filled it before the lock was ours.
+    // Another session may have inserted rows before the lock was granted.
     let locked = conn
         .exec(&format!("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE NOWAIT", table.sql))
         .and_then(|_| can(conn, table));

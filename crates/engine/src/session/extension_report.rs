@@ -5,21 +5,21 @@ use crate::error::Error;
 use crate::options::Method;
 use crate::plan::Plan;
 
-/// One line for each index that stays in place: the way that its entries take
-/// if the load is long enough for that, and why not a faster one.
+/// One line for each index that is not dropped: how its entries are made if the load is large
+/// enough for that, and why no faster way is used.
 const PLANNED: &str = "SELECT pg_catalog.format('fill %s by %s%s', index, way, ': ' || because) \
     FROM pgsluice.index_ways($1::oid::regclass, $2) \
     WHERE NOT index = ANY ($3::regclass[]) ORDER BY index";
 
-/// One line for each index: the rows by the ways of their entries.
+/// One line for each index: the number of rows by the way in which their entries were made.
 const TAKEN: &str = "SELECT pg_catalog.format('%s: %s%s', x->>'index', \
       (SELECT coalesce(string_agg(rows || ' rows by ' || way, ', ' ORDER BY way), 'no rows') \
        FROM pg_catalog.jsonb_each_text(x->'rows') r (way, rows)), \
       ': ' || (x->>'because')) \
     FROM pgsluice.last_copy, pg_catalog.jsonb_array_elements(indexes) x ORDER BY x->>'index'";
 
-/// What the extension would do with each of the table's indexes that is not among
-/// `down`, the names of those that the load takes down. Nothing with another method.
+/// How the extension would fill each index of the table that is not in `down`, the names of the
+/// indexes that the load drops. Empty with another method.
 ///
 /// # Errors
 ///
@@ -35,9 +35,9 @@ pub fn planned(conn: &mut Conn, plan: &Plan, down: &[&str]) -> Result<Vec<String
     lines(conn, PLANNED, &[Some(&oid), Some(&private), Some(&down)])
 }
 
-/// What the extension's COPY has done with each index, if all rows went by one
-/// COPY of its own. In the transaction of that COPY: behind a pooler the next
-/// one may be another session's.
+/// How the extension's COPY has filled each index, if all rows were loaded by one COPY of the
+/// extension. Call this in the transaction of that COPY: with a pooler, the next transaction may be
+/// in another session.
 ///
 /// # Errors
 ///

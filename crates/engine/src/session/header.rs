@@ -1,11 +1,11 @@
-//! The header's names in UTF-8, whatever the files' encoding is.
+//! The names in the header as UTF-8, whatever encoding the files have.
 
 use super::conn::Conn;
 use crate::error::Error;
 use crate::input::{HeaderLine, Reader};
 use crate::options::{Header, Options};
 
-/// The header, its fields converted by the server where names are taken from them.
+/// Returns the header. If names are taken from it, the server converts its fields.
 ///
 /// # Errors
 ///

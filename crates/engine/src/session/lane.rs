@@ -1,5 +1,5 @@
-//! One connection that takes chunks: which statement each belongs to, and what
-//! the server's errors mean in terms of the files.
+//! A lane: one connection that loads chunks. It assigns each chunk to a statement, and translates
+//! errors of the server to places in the files.
 
 mod bisect;
 mod malformed;
@@ -28,15 +28,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How many bytes of chunks are remembered after they were sent, so that an
-/// error can be shown in the file's own terms: more than the buffers between
-/// here and the server hold.
+/// How many bytes of chunks are kept after they were sent, so that an error can show the record as
+/// it is in the file. This is more than the buffers between here and the server hold.
 const REMEMBERED: usize = 12 << 20;
 
-/// A chunk on its way to the server, with its place in the file.
+/// A chunk to be sent, with its place in the file.
 #[derive(Debug)]
 pub struct Placed {
-    /// what is sent
+    /// the data to send
     pub prepared: Prepared,
     /// records and lines of the file before the chunk
     pub before: Counts,
@@ -45,7 +44,7 @@ pub struct Placed {
 /// The form of the data of a COPY statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// the file's own form
+    /// the form of the file
     AsIs,
     /// the binary form
     Binary,
@@ -53,30 +52,30 @@ pub enum Form {
     Csv,
     /// the text format with COPY's defaults
     Text,
-    /// the text format with the delimiter and the NULL marker of the file, which is CSV
+    /// the text format with the file's delimiter and NULL marker; the file is CSV
     Plain,
 }
 
-/// What a lane has done.
+/// Statistics of a lane.
 #[derive(Clone, Debug, Default)]
 pub struct LaneCounts {
-    /// rows that the server took
+    /// rows that the server has loaded
     pub rows: u64,
-    /// statements that carried rows
+    /// statements with rows
     pub statements: u64,
     /// chunks sent as they are in the file
     pub chunks_as_is: u64,
-    /// chunks sent in another form than the file's, if only to COPY
+    /// chunks sent in another form than the file's, even if COPY reads both the same
     pub chunks_encoded: u64,
-    /// rows that went straight to a partition
+    /// rows that were sent directly to a partition
     pub to_leaves: u64,
-    /// rows that nodes had before
+    /// rows that nodes already had
     pub there: u64,
-    /// rows of nodes that are out of reach
+    /// rows of nodes that cannot be reached
     pub open: u64,
-    /// times that rows went through the root since a partition refused one of them
+    /// windows whose rows were sent to the root because a partition rejected one of them
     pub windows_by_root: u64,
-    /// transactions in which the partitions were others than those that rows are routed by
+    /// transactions in which the partitions differed from those by which rows are routed
     pub stale_transactions: u64,
 }
 
@@ -91,7 +90,7 @@ impl LaneCounts {
     }
 }
 
-/// A connection that takes chunks within its transaction.
+/// A connection that loads chunks within its transaction.
 pub struct Lane {
     /// the connection
     pub conn: Conn,
@@ -100,23 +99,23 @@ pub struct Lane {
     progress: Arc<Progress>,
     open: Option<OpenCopy>,
     window: window::ChunkWindow,
-    /// what it has done
+    /// its statistics
     pub counts: LaneCounts,
     in_piece: bool,
-    /// refused records go there; `None` where the first one stops the load
+    /// where rejected records are written; `None` if the first one stops the load
     rejects: Option<Arc<Rejects>>,
     oversized: Option<savepoint::OversizedRecord>,
-    /// the record in pieces, if types were inferred from others
+    /// the record in pieces, if types were inferred from other records
     long: Option<malformed::LongRecord>,
-    /// what is recorded at the next commit; `None` where nothing is
+    /// what to record at the next commit; `None` if nothing is recorded
     pieces: Option<once::Pieces>,
-    /// the servers that hold the partitions, where rows go straight to them
+    /// the servers that hold the partitions, if rows are sent directly to them
     nodes: Option<nodes::Fanout>,
 }
 
 impl Lane {
-    /// A lane over a connection whose transaction has begun; `names` are the
-    /// files', for messages.
+    /// Creates a lane over a connection whose transaction has begun. `names` are those of the
+    /// files, for messages.
     pub fn new(
         conn: Conn,
         plan: Arc<Plan>,
@@ -141,23 +140,23 @@ impl Lane {
         }
     }
 
-    /// Sends a chunk; memory that it no longer needs goes to `pool`.
+    /// Sends a chunk. Memory that it no longer needs goes to `pool`.
     ///
     /// # Errors
     ///
-    /// The server refuses a record of it or of an earlier one, or the
-    /// connection is lost. The transaction is at its end.
+    /// The server rejects a record of it or of an earlier chunk, or the connection is lost. The
+    /// transaction has failed.
     pub fn feed(&mut self, placed: Placed, pool: &BufferPool) -> Result<(), Error> {
         let piece = self.piece(&placed);
         self.take(placed, pool).map_err(|error| self.stayed(error))?;
         self.sent(piece)
     }
 
-    /// Adds to an error what it leaves in the table, where rows are committed one
-    /// by one, and sees to it that they stay there.
+    /// If rows are committed one by one, adds to an error how many rows stay in the table, and
+    /// waits until they are on disk.
     pub fn stayed(&mut self, error: Error) -> Error {
         let rows = self.counts.rows;
-        // TRUNCATE was committed before the rows; a table of --create is looked into later.
+        // TRUNCATE was committed before the rows; a table that `--create` made is examined later.
         let before = if self.plan.before.is_empty() { "" } else { "the table was emptied; " };
         let nothing = rows == 0 && before.is_empty();
         let later = nothing && self.plan.made.is_some();
@@ -210,7 +209,7 @@ impl Lane {
             let file = placed.prepared.chunk.file;
             let seen = self.open.as_ref().is_some_and(|o| o.form == Form::AsIs && o.file == file);
             if !seen {
-                // What the server has against earlier records comes first.
+                // Errors of the server for earlier records come first.
                 self.finish()?;
                 return Err(self.malformed(&placed, fault, line));
             }
@@ -233,22 +232,22 @@ impl Lane {
             return Ok(());
         }
         if !self.plan.one_statement {
-            // Most likely an error: ending the COPY brings it out.
+            // Probably an error, which is reported when the COPY ends.
             return self.finish();
         }
         if self.conn.copy_probe_again()? == Probe::Suspicious {
             self.finish()?;
-            // No second COPY: its triggers would count again.
+            // Do not start a second COPY: statement-level triggers would fire again.
             return Err(Error::new("the server sent a message during the COPY"));
         }
         Ok(())
     }
 
-    /// Sends what was gathered, and ends the open COPY, if there is one.
+    /// Sends gathered chunks, and ends the open COPY, if there is one.
     ///
     /// # Errors
     ///
-    /// As [`Lane::feed`].
+    /// As for [`Lane::feed`].
     pub fn finish(&mut self) -> Result<(), Error> {
         self.finish_nodes()?;
         self.send_window(&BufferPool::default())?;
@@ -272,13 +271,13 @@ impl Lane {
         }
     }
 
-    /// Whether the end of a record is still to come.
+    /// Whether the end of the last record has not been sent yet.
     pub fn in_piece(&self) -> bool {
         self.in_piece || self.oversized.is_some()
     }
 
-    /// Whether triggers count the COPYs: into the landing of `staged` they do not. Each file is
-    /// one then.
+    /// Whether each file must be one COPY because triggers fire for each statement. A COPY into the
+    /// landing table of `staged` fires no triggers of the table.
     fn one_copy(&self) -> bool {
         self.plan.one_statement && self.plan.landing.is_none()
     }
@@ -340,7 +339,7 @@ impl Lane {
         }
     }
 
-    /// The server's error, with its place in the file as far as the server names one.
+    /// Adds to an error of the server its place in the file, as far as the server reports one.
     fn located(&self, error: Error, open: &OpenCopy) -> Error {
         if is_of_circumstances(error.sqlstate()) {
             return error;
@@ -352,7 +351,7 @@ impl Lane {
         let unit = unit.saturating_add_signed(open.uncounted);
         let column = column.or_else(|| error.server().and_then(|s| s.column.clone()));
         let found = open.sent.iter().rev().find(|s| s.preceding < unit);
-        // Of a record in pieces, the first ones may be forgotten by now.
+        // The first pieces of a record may have been dropped from memory by now.
         let found = found.or_else(|| open.sent.front().filter(|s| s.chunk.part != Part::Whole));
         let Some(sent) = found else {
             let file = self.names[open.file].clone();
@@ -362,7 +361,7 @@ impl Lane {
         error.at(place)
     }
 
-    /// The place of the line or row `unit` (from 1) of a chunk; 0 is one before a piece.
+    /// The place of line or row `unit` (from 1) of a chunk; 0 means before the remembered pieces.
     fn place(&self, sent: &SentChunk, form: Form, unit: u64, column: Option<String>) -> Place {
         let file = self.names[sent.chunk.file].clone();
         let layout = &self.plan.layout;
@@ -401,7 +400,7 @@ impl Lane {
         }
     }
 
-    /// The value that a record has for a column, for messages.
+    /// The value of a record for a column, for messages.
     fn value(&self, chunk: &Chunk, record: Range<usize>, column: &str) -> Option<String> {
         let field = self.plan.field_of(column)?;
         let bytes = &chunk.bytes[record];
@@ -417,7 +416,7 @@ impl Lane {
         scanned.then(|| shown(record.field(bytes, field).1))
     }
 
-    /// The index of the record that has line `line` of the chunk rewritten as CSV.
+    /// The index of the record that has line `line` after the chunk is rewritten as CSV.
     fn record_of_csv(&self, chunk: &Chunk, line: u64) -> u64 {
         let mut csv = Vec::new();
         let written = encode::rewritten(&self.plan, chunk, &mut Record::default(), &mut csv);
@@ -425,19 +424,19 @@ impl Lane {
     }
 }
 
-/// By how much the lines of the first record are miscounted by who does not
-/// know what ends a line.
+/// The number of lines of the first record, minus the number that is counted while the line end of
+/// the data is still unknown.
 fn uncounted(bytes: &[u8], dialect: &Dialect, eol: Eol) -> i64 {
     let lines = |eol| {
         let mut scanner = Scanner::new(bytes, true, dialect, eol);
-        // A fault is the server's to report.
+        // The server reports malformed records.
         let _ = scanner.next(&mut Record::default());
         scanner.lines() as i64
     };
     lines(eol) - lines(Eol::Unknown)
 }
 
-/// The form of the file's own bytes.
+/// The form of the data as they are in the file.
 fn own_form(plan: &Plan) -> Form {
     match plan.layout {
         Layout::Lines(_) => Form::AsIs,
@@ -455,7 +454,7 @@ fn form_of(prepared: &Prepared, plan: &Plan) -> Form {
     }
 }
 
-/// The index of the record that the server means by `line` of these bytes.
+/// The index of the record that has `line` of these bytes in the server's count.
 fn record_of_line(bytes: &[u8], dialect: &Dialect, eol: Eol, line: u64) -> usize {
     let mut scanner = Scanner::new(bytes, true, dialect, eol);
     let mut record = Record::default();

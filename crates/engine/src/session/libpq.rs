@@ -7,7 +7,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// Whether OpenSSL was compiled for this program. Its folder of certificates does not exist then.
+/// Whether OpenSSL was compiled for this program. Then its default folder of certificates is
+/// missing.
 pub const COMPILED_OPENSSL: bool = cfg!(compiled_openssl);
 
 #[repr(C)]
@@ -25,7 +26,7 @@ pub struct PGcancel {
     _private: [u8; 0],
 }
 
-/// A keyword of a target; the last of an array has none.
+/// A keyword of a target. NULL as the keyword ends an array.
 #[repr(C)]
 pub struct PQconninfoOption {
     pub keyword: *mut c_char,

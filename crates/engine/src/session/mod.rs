@@ -1,5 +1,5 @@
-//! What is done with the server: the connection, what is known of the table,
-//! the statements, the lanes that data takes.
+//! The work with the server: the connection, the facts about the table, the statements, and the
+//! lanes that load data.
 
 pub(crate) mod advice_facts;
 mod canceller;

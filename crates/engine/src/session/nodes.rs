@@ -1,5 +1,5 @@
-//! The servers that hold the leaves of a partitioned table, as the catalog of `postgres_fdw` has
-//! them, and whether their tables are as the leaves say.
+//! The servers that hold the leaves of a partitioned table, according to the catalog of
+//! `postgres_fdw`, and whether their tables match the leaves.
 
 use super::conn::{quote_ident, quote_literal, Conn, Rows};
 use super::target::{part, read as read_target, written, TargetKeywords};
@@ -11,8 +11,8 @@ use same::{locked_before, same_as};
 
 mod same;
 
-/// Options of servers and of user mappings that mean the same to this program's own connection.
-/// Those that name files are about the machine of the coordinator.
+/// Options of servers and of user mappings that this program's connections use with the same
+/// meaning. Options that name files are excluded: the files are on the coordinator's machine.
 const CONNECTION: [&str; 14] = [
     "host",
     "hostaddr",
@@ -30,7 +30,7 @@ const CONNECTION: [&str; 14] = [
     "target_session_attrs",
 ];
 
-/// A leaf's column as the coordinator has it, to be compared with the node's.
+/// A leaf's column on the coordinator, to be compared with the node's.
 struct Expected {
     column: RemoteColumn,
     type_name: String,
@@ -38,24 +38,24 @@ struct Expected {
     generated: bool,
 }
 
-/// Reads the leaves, connects to each node, and compares the tables there. Of nodes whose addresses
-/// are `given`, the catalog's addresses are not read. One that cannot be reached is left out if the
-/// load is `tolerant`.
+/// Reads the leaves, connects to each node, and compares the tables there. For nodes in `given`,
+/// these addresses are used in place of the catalog's. If the load is `tolerant`, a node that
+/// cannot be reached is left out.
 ///
 /// # Errors
 ///
-/// A leaf is on no other server, a node cannot be reached, or its table is another one.
+/// A leaf is not on another server, a node cannot be reached, or its table differs.
 pub fn read(
     conn: &mut Conn,
     root: u32,
     given: &[(String, String)],
     tolerant: bool,
 ) -> Result<Nodes, Error> {
-    // Names of types in expressions are qualified.
+    // Makes type names in expressions qualified.
     let path = conn.exec("SELECT pg_catalog.current_setting('search_path')")?[0][0].clone();
     set_path(conn, Some("pg_catalog"))?;
     let read = read_all(conn, root, given, tolerant);
-    // After an error the transaction is at its end.
+    // After an error, the transaction has failed.
     if read.is_ok() {
         set_path(conn, path.as_deref())?;
     }
@@ -66,9 +66,9 @@ fn set_path(conn: &mut Conn, path: Option<&str>) -> Result<(), Error> {
     conn.query("SELECT pg_catalog.set_config('search_path', $1, true)", &[path]).map(drop)
 }
 
-/// The leaves as the catalog has them.
+/// Reads the leaves from the catalog.
 fn leaves(conn: &mut Conn, root: u32) -> Result<Rows, Error> {
-    // As postgres_fdw reads it: the table's option before the server's.
+    // As in postgres_fdw: the option of the table overrides that of the server.
     let option = |name: &str| {
         let of = |options: &str| {
             format!(
@@ -100,7 +100,8 @@ fn leaves(conn: &mut Conn, root: u32) -> Result<Rows, Error> {
     conn.query(&select, &[Some(&root.to_string())])
 }
 
-/// Why rows cannot go straight to a leaf, or why the coordinator would not accept them; and a hint.
+/// Why rows cannot be sent directly to a leaf, or why the coordinator would not accept them; with a
+/// hint.
 fn obstacle(leaf: &[Option<String>]) -> Option<(String, &'static str)> {
     const ROOT: &str = "`route` root loads it through this server";
     let is = |i: usize| leaf[i].as_deref() == Some("t");
@@ -179,7 +180,7 @@ fn read_all(
                 leaf.unlogged = unlogged(there, &leaf.table)
                     .map_err(|error| of_node(&found.nodes[node].name, error))?;
             }
-            // It is compared by the load that brings its rows.
+            // The load that brings its rows compares it.
             None => leaf.columns = expected.into_iter().map(|column| column.column).collect(),
         }
         found.leaves.push(leaf);
@@ -190,8 +191,8 @@ fn read_all(
     }
 }
 
-/// The nodes of a partitioned table, by the names of their servers, and the tables there, quoted and
-/// qualified; none if it has no foreign tables.
+/// Returns the nodes of a partitioned table by the names of their servers, each with its tables,
+/// quoted and qualified. Empty if there are no foreign tables.
 ///
 /// # Errors
 ///
@@ -224,7 +225,7 @@ fn may_truncate(conn: &mut Conn, table: u32) -> Result<bool, Error> {
     Ok(conn.query(right, &[Some(&table.to_string())])?[0][0].as_deref() == Some("t"))
 }
 
-/// Each address is that of a node.
+/// Checks that each given address is that of a node.
 fn check_names(rows: &Rows, given: &[(String, String)]) -> Result<(), Error> {
     let mut names: Vec<&str> = rows.iter().filter_map(|row| row[5].as_deref()).collect();
     match given.iter().find(|(name, _)| !names.contains(&name.as_str())) {
@@ -238,7 +239,7 @@ fn check_names(rows: &Rows, given: &[(String, String)]) -> Result<(), Error> {
     }
 }
 
-/// A node by the name and the oid of its foreign server, and a connection to it.
+/// Creates a node from the name and the OID of its foreign server, and connects to it.
 fn node(
     conn: &mut Conn,
     name: String,
@@ -254,7 +255,7 @@ fn node(
     Ok((node, there))
 }
 
-/// Compares the node's database with those of the coordinator and of the nodes before it.
+/// Checks whether the node's database is that of the coordinator or of an earlier node.
 fn compare(node: &mut Node, mut conn: Conn, probe: &str, before: &[Node]) -> Result<Conn, Error> {
     let same = same_as(&mut conn, probe, before);
     node.same_as = same.map_err(|error| of_node(&node.name, error))?;
@@ -265,7 +266,7 @@ fn compare(node: &mut Node, mut conn: Conn, probe: &str, before: &[Node]) -> Res
 ///
 /// # Errors
 ///
-/// As [`Conn::open`], with the node's name.
+/// As for [`Conn::open`], with the name of the node.
 fn open(name: &str, address: &Address) -> Result<Conn, Error> {
     Conn::open(&address.0).map_err(|e| of_node(name, e))
 }
@@ -274,7 +275,7 @@ fn open(name: &str, address: &Address) -> Result<Conn, Error> {
 ///
 /// # Errors
 ///
-/// There is no such server, or as [`Conn::open`].
+/// There is no such server, or as for [`Conn::open`].
 pub fn connect(
     coordinator: &mut Conn,
     name: &str,
@@ -294,7 +295,7 @@ fn max_prepared_transactions(conn: &mut Conn) -> u32 {
     rows.first().and_then(|row| row[0].as_ref()?.parse().ok()).unwrap_or(0)
 }
 
-/// An error of a node, with its name.
+/// Adds the name of the node to an error.
 pub fn of_node(name: &str, error: Error) -> Error {
     let kind = error.kind();
     let (place, hint) = (error.place().cloned(), error.hint().cloned());
@@ -315,8 +316,9 @@ pub fn of_node(name: &str, error: Error) -> Error {
     }
 }
 
-/// Where a foreign server is, by its options and those of the role's user mapping. The password is
-/// always said, if only that there is none: that of the coordinator is for nobody else.
+/// The address of a foreign server, from its options and those of the role's user mapping. It
+/// always has a password, which may be empty: the coordinator's password must not be sent to a
+/// node.
 fn address(
     conn: &mut Conn,
     name: &str,
@@ -370,7 +372,7 @@ fn address(
     Ok(Address(written(&pairs)))
 }
 
-/// An address as the user writes it.
+/// Parses an address that the user gave.
 fn written_address(url: &str) -> Result<Address, Error> {
     if part(url)?.is_some() {
         return Err(Error::usage(
@@ -386,7 +388,7 @@ fn written_address(url: &str) -> Result<Address, Error> {
     Ok(Address(written(&pairs)))
 }
 
-/// The columns of a leaf.
+/// Reads the columns of a leaf.
 fn expected(conn: &mut Conn, leaf: u32) -> Result<Vec<Expected>, Error> {
     let rows = conn.query(
         "SELECT a.attname, coalesce((SELECT option_value \
@@ -407,7 +409,7 @@ fn expected(conn: &mut Conn, leaf: u32) -> Result<Vec<Expected>, Error> {
     Ok(rows.iter().map(column).collect())
 }
 
-/// Whether a crash empties the table, or a partition of it.
+/// Whether a crash empties the table or one of its partitions.
 fn unlogged(conn: &mut Conn, table: &str) -> Result<bool, Error> {
     let rows = conn.query(
         "SELECT EXISTS (SELECT 1 FROM pg_class WHERE relpersistence = 'u' AND relkind = 'r' \
@@ -427,7 +429,7 @@ fn checks(conn: &mut Conn, table: &str) -> Result<Vec<String>, Error> {
     Ok(rows.into_iter().filter_map(|mut row| row[0].take()).collect())
 }
 
-/// What to do about a table on a node that is not like its partition.
+/// The hint for a table on a node that differs from its partition.
 const ALIKE: &str = "make the table on the node and the foreign table alike, or load with `route` \
      root through the coordinator";
 

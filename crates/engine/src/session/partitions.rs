@@ -1,10 +1,10 @@
-//! The partitions of a table, as the catalog has them.
+//! Reads the partitions of a table from the catalog.
 
 use super::conn::{quote_ident, Conn};
 use crate::error::Error;
 use crate::facts::{KeyColumn, Partition, PartitionKey};
 
-/// Reads the table and all its partitions. One that is being detached is left out.
+/// Reads the table and all its partitions. A partition that is being detached is left out.
 ///
 /// # Errors
 ///
@@ -53,7 +53,7 @@ pub fn read(conn: &mut Conn, oid: u32) -> Result<Vec<Partition>, Error> {
     Ok(rows.iter().map(partition).collect())
 }
 
-/// The partition keys of the table and of its partitions that have some themselves.
+/// Reads the partition keys of the table and of its partitions that are partitioned themselves.
 fn keys(conn: &mut Conn, oid: u32) -> Result<Vec<(u32, PartitionKey)>, Error> {
     // 950 and 951 are the collations C and POSIX (src/include/catalog/pg_collation.dat).
     let rows = conn.query(

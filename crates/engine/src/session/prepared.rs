@@ -1,4 +1,4 @@
-//! Prepared transactions on nodes, and how they are ended by a session that knows the decision.
+//! Ends prepared transactions on nodes, for a session that has the decision.
 
 use super::conn::{quote_literal, Conn};
 use super::transaction::{BEGIN, PAUSE, TRIES};
@@ -6,21 +6,22 @@ use crate::error::Error;
 use crate::ledger;
 use std::thread;
 
-/// Which way a prepared transaction ends.
+/// How a prepared transaction ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// its rows are visible afterwards
+    /// its rows become visible
     Commit,
-    /// its rows are gone afterwards
+    /// its rows are dropped
     Rollback,
 }
 
-/// Ends a prepared transaction; false if there is none. Afterwards none of this name will come:
-/// see the essay of `ledger/node_commits.rs`.
+/// Ends a prepared transaction. Returns false if there is none. After that, none of this name can
+/// be created: `ledger/node_commits.rs` explains why.
 ///
 /// # Errors
 ///
-/// The server refuses; a session still works on it; the connection is lost.
+/// The server reports an error, a session still works on the transaction, or the connection is
+/// lost.
 pub fn end(conn: &mut Conn, how: End, gid: &str) -> Result<bool, Error> {
     let verb = if how == End::Commit { "COMMIT" } else { "ROLLBACK" };
     let statement = format!("{verb} PREPARED {}", quote_literal(gid));
@@ -28,7 +29,7 @@ pub fn end(conn: &mut Conn, how: End, gid: &str) -> Result<bool, Error> {
     for _ in 0..TRIES {
         match conn.exec(&statement) {
             Ok(_) => return Ok(true),
-            // There is none. One that is only just being prepared holds the lock.
+            // There is none yet. A session that is about to prepare it holds the lock.
             Err(error) if error.sqlstate() == "42704" => {
                 conn.exec(BEGIN)?;
                 let free = ledger::lock(conn, gid)?;
@@ -38,7 +39,7 @@ pub fn end(conn: &mut Conn, how: End, gid: &str) -> Result<bool, Error> {
                 }
                 busy = Some(Error::new("a session of the load is still at work"));
             }
-            // Another session is about to end it.
+            // Another session is ending it.
             Err(error) if error.sqlstate() == "55000" => busy = Some(error),
             Err(error) => return Err(error),
         }

@@ -1,20 +1,20 @@
-//! Why no connection was made: libpq's message, and the hint for its cause.
+//! The error for a connection that failed: libpq's message, and a hint for its cause.
 //!
-//! libpq gives text only. Its own sentences are in English; those of the server are in the
-//! server's language, and a message that is not recognized gets the general hint.
+//! libpq returns only text. Its own sentences are in English, and those of the server are in the
+//! server's language. A message that is not recognized gets the general hint.
 
 use crate::error::{Error, Kind};
 
-/// What to do about a target that cannot be read, and about causes that are not recognized.
+/// The hint for a target that cannot be read, and for causes that are not recognized.
 pub(super) const GENERAL: &str =
     "`to` takes a URL (postgresql://user@host:port/database) or libpq's \
      keywords; passwords belong in ~/.pgpass or PGPASSWORD";
 
-/// The first major version of libpq that takes `sslrootcert=system`.
+/// The first major version of libpq that supports `sslrootcert=system`.
 const SYSTEM_ROOTS: u32 = 16;
 
-/// What a message contains, whether trying again may help, and what to do. The first that
-/// matches decides: details come before what they are details of.
+/// The texts that identify a cause, whether another attempt may help, and the hint. The first match
+/// counts, so detailed causes come before more general ones.
 const CAUSES: [(&[&str], bool, &str); 23] = [
     (
         &["could not translate host name", "Name or service not known"],
@@ -147,7 +147,7 @@ const CAUSES: [(&[&str], bool, &str); 23] = [
     ),
 ];
 
-/// The error for libpq's message; `libpq` is the library's version as `PQlibVersion` has it.
+/// The error for libpq's message. `libpq` is the library's version in the form of `PQlibVersion`.
 pub(super) fn refused(said: &str, libpq: u32) -> Error {
     // Lines that begin with a tab are libpq's own hints.
     let lines: Vec<&str> = said.trim().lines().filter(|l| !l.starts_with('\t')).collect();
@@ -158,7 +158,7 @@ pub(super) fn refused(said: &str, libpq: u32) -> Error {
         Some((_, again, hint)) => {
             error.of_kind(if *again { Kind::Connection } else { Kind::Failed }).with_hint(*hint)
         }
-        // libpq refuses an option without having tried.
+        // libpq rejects an option before it tries to connect.
         None if !said.contains("connection to server") => error.with_hint(GENERAL),
         None => error.of_kind(Kind::Connection).with_hint(GENERAL),
     }

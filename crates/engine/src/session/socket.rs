@@ -1,4 +1,4 @@
-//! How much of a COPY may be under way in the connection's socket.
+//! How much of a COPY may be in transit in the connection's socket.
 
 use std::ffi::c_int;
 use std::mem::size_of;
@@ -6,28 +6,28 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::ptr;
 
-/// What is passed in one CopyData message, where the socket's buffer is as the
-/// system has it: large enough to be cheap, and fits whenever there is room.
+/// The maximum size of a CopyData message in bytes if the socket's buffer has the system's default
+/// size. It is large enough to be cheap, and fits whenever the socket is writable.
 pub const PIECE: usize = 64 << 10;
 
-/// Bytes that the buffer of a Unix socket is asked to hold; Linux doubles it for
-/// its own needs. A server that finds it empty goes to sleep, and on a machine
-/// with few processors sleeps until the sending thread gets its turn.
+/// The requested size of the buffer of a Unix socket in bytes; Linux doubles it for its own needs.
+/// If the server finds the buffer empty, it sleeps. On a machine with few processors, it then
+/// sleeps until the sending thread gets its turn.
 const UNDER_WAY: c_int = 1 << 20;
 
-/// Widens the buffer of a Unix socket, as far as the system allows. Gives the
-/// bytes to pass in one message: a quarter of the buffer, since three quarters
-/// are free when Linux calls a Unix socket writable (`unix_writable`). TCP widens
-/// its buffers by itself, until somebody sets them.
+/// Enlarges the buffer of a Unix socket, as far as the system allows. Returns the maximum size of a
+/// message in bytes: a quarter of the buffer, since three quarters are free when Linux reports a
+/// Unix socket as writable (`unix_writable`). TCP enlarges its buffers by itself, unless their size
+/// was set.
 pub fn widen(fd: c_int) -> usize {
     widen_to(fd, UNDER_WAY);
     let size = size(fd).and_then(|size| usize::try_from(size).ok()).unwrap_or(0);
     (size / 4).max(PIECE)
 }
 
-/// Lets the buffer hold `bytes`, as far as the system allows; never less than it does.
-/// The system's limit may be below what it gives by itself, and a buffer that was cut
-/// down to it could not be widened again: another socket tries it first.
+/// Enlarges the buffer to `bytes`, as far as the system allows; never makes it smaller. The
+/// system's limit may be below its default size, and a buffer that was reduced to the limit could
+/// not be enlarged again. So another socket tries it first.
 fn widen_to(fd: c_int, bytes: c_int) {
     let Ok((trial, _)) = UnixStream::pair() else { return };
     set(trial.as_raw_fd(), bytes);
@@ -36,7 +36,7 @@ fn widen_to(fd: c_int, bytes: c_int) {
     }
 }
 
-/// Asks for a buffer of so many bytes. Where that is refused, it stays as it was.
+/// Requests a buffer of `bytes`. If the system refuses, it keeps its size.
 fn set(fd: c_int, bytes: c_int) {
     let wanted = ptr::from_ref(&bytes).cast();
     // SAFETY: the pointer and the length are those of an int that outlives the call.
@@ -45,13 +45,13 @@ fn set(fd: c_int, bytes: c_int) {
     }
 }
 
-/// The size of an int, as the system asks for it.
+/// The size of an int, for the socket calls.
 const INT: libc::socklen_t = size_of::<c_int>() as libc::socklen_t;
 
-/// The bytes that the socket's buffer holds.
+/// The size of the socket's buffer in bytes.
 fn size(fd: c_int) -> Option<c_int> {
     let (mut size, mut length) = (0, INT);
-    // SAFETY: both pointers are those of live variables; the length is the int's.
+    // SAFETY: both pointers are those of live variables; the length is that of the int.
     let done = unsafe {
         let size = ptr::from_mut::<c_int>(&mut size).cast();
         libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, size, &mut length)
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// What `copy_data` relies on: it never waits within a message.
+    /// `copy_data` relies on this: it never waits within a message.
     #[test]
     fn a_message_fits_whenever_the_socket_is_writable() {
         let (mut here, _there) = UnixStream::pair().unwrap();
@@ -82,7 +82,7 @@ mod tests {
         assert!(sent >= piece);
     }
 
-    /// As where the system's limit is below what it gives by itself.
+    /// As if the system's limit were below its default size.
     #[test]
     fn a_buffer_never_shrinks() {
         let (socket, _there) = UnixStream::pair().unwrap();
@@ -93,7 +93,7 @@ mod tests {
 
     fn writable(fd: c_int) -> bool {
         let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-        // SAFETY: one pollfd, which lives beyond the call.
+        // SAFETY: one pollfd, which outlives the call.
         unsafe { libc::poll(&mut poll, 1, 0) == 1 }
     }
 }

@@ -1,4 +1,4 @@
-//! The method `staged`: raw text into a landing table, then a typed INSERT … SELECT.
+//! The method `staged`: loads raw text into a landing table, then runs a typed INSERT … SELECT.
 
 use super::conn::Conn;
 use super::lane::Form;
@@ -12,11 +12,11 @@ use crate::quote::quote_ident;
 use crate::rewrite::{self, Value};
 use crate::text::text;
 
-/// Has the server read the expressions before the first row.
+/// Makes the server parse the expressions before the first row.
 ///
 /// # Errors
 ///
-/// It cannot read one; or the connection is lost.
+/// The server cannot parse an expression, or the connection is lost.
 pub fn read_expressions(
     conn: &mut Conn,
     table: &TableFacts,
@@ -24,8 +24,8 @@ pub fn read_expressions(
 ) -> Result<(), Error> {
     for expression in &options.fields.expressions {
         let cast = cast(&expression.column, "$1::text", table, options);
-        // A condition is a place where an aggregate or a set, which would change the number of
-        // rows, is refused.
+        // In a condition, the server rejects aggregates and set-returning functions. These would
+        // change the number of rows.
         conn.read(&format!("SELECT WHERE ({cast}) IS NULL")).map_err(|e| {
             let says = e.server().cloned().unwrap_or_default();
             let (column, sql) = (&expression.column, &expression.sql);
@@ -37,23 +37,23 @@ pub fn read_expressions(
     Ok(())
 }
 
-/// Moves records `from` to `to` (from 1) on; gives the number of rows.
+/// Inserts the records `from` to `to` (counted from 1) into the table. Returns the number of rows.
 ///
 /// # Errors
 ///
-/// The server refuses a record.
+/// The server rejects a record.
 pub fn insert(conn: &mut Conn, landing: &Landing, from: u64, to: u64) -> Result<u64, Error> {
     let [head, tail] = &landing.insert;
     let (_, rows) = conn.exec_counted(&format!("{head}{from} AND {to}{tail}"))?;
     Ok(rows)
 }
 
-/// Moves all records on. If the server refuses, finds the first record that it
-/// refuses; `place` tells where that one is in the files.
+/// Inserts all records into the table. If the server rejects one, finds the first such record.
+/// `place` returns the place of a record in the files.
 ///
 /// # Errors
 ///
-/// The refusal, at its place; the transaction is at its end.
+/// The server's error with the place of the record; the transaction has failed.
 pub fn convert(
     conn: &mut Conn,
     plan: &Plan,
@@ -72,7 +72,7 @@ pub fn convert(
     let mut place = place(record);
     conn.exec("ROLLBACK TO landed")?;
     if let Some((column, value)) = column_of(conn, plan, landing, record, &why)? {
-        // NULL is what the marker stands for in the file.
+        // In the file, the marker stands for NULL.
         let marker = plan.dialect().map(|d| shown(&d.null));
         place.column = Some(column);
         place.value = value.map(|v| shown(v.as_bytes())).or(marker);
@@ -80,15 +80,15 @@ pub fn convert(
     Err(why.at(place))
 }
 
-/// Whether it is worth looking for a record: a condition of the user's may be wrong by the
-/// same codes as a value.
+/// Whether a record may be the cause. An error in the user's condition may have the same codes as
+/// one in a value.
 fn may_be_of_one(plan: &Plan, error: &Error) -> bool {
     may_be_of_a_record(error.sqlstate())
         || is_of_a_policy(error)
         || plan.filter.is_none() && is_of_a_literal(error.sqlstate())
 }
 
-/// Halves the records until one is left.
+/// Bisects the records until one is left.
 fn first_refused(
     conn: &mut Conn,
     plan: &Plan,
@@ -117,8 +117,8 @@ fn first_refused(
     }
 }
 
-/// The column whose text makes an expression or a cast fail with this code, of the rows that satisfy
-/// a condition. It is only to tell more: what goes wrong here is left aside.
+/// Finds the column whose text makes an expression or a cast fail with this code, among the rows
+/// that satisfy `condition`. This only adds detail to a message, so errors here are ignored.
 pub fn refused_column(
     conn: &mut Conn,
     plan: &Plan,
@@ -137,8 +137,8 @@ pub fn refused_column(
     None
 }
 
-/// The column and the value that a refusal is about. INSERT does not say; COPY
-/// of the same values does, where they are not made by expressions.
+/// Finds the column and the value that the server's error is about. The error of INSERT does not
+/// name them. COPY of the same values does, if the values are not computed by expressions.
 fn column_of(
     conn: &mut Conn,
     plan: &Plan,
@@ -164,7 +164,8 @@ fn column_of(
     let texts = values.iter().map(Option::as_deref);
     let fields = texts.map(|v| v.map_or(Value::Null, |v| Value::Text(v.as_bytes())));
     rewrite::text(fields, &mut line);
-    // It is only to tell more, and under row-level security the server takes no COPY.
+    // Errors are ignored: this only adds detail, and with row-level security the server rejects
+    // COPY FROM.
     let copied = conn
         .copy_start(&statement::direct(plan, Form::Text))
         .and_then(|()| conn.copy_data(&line))

@@ -1,4 +1,4 @@
-//! The statements that carry rows, and what the server's CONTEXT lines say.
+//! Builds the statements that carry rows, and parses the CONTEXT lines of the server.
 
 use super::lane::Form;
 use crate::plan::Plan;
@@ -8,7 +8,7 @@ use crate::wire::Wire;
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::{valid_utf8, Dialect, Eol, Format, Record, Scanner};
 
-/// The COPY for data in this form.
+/// The COPY for data in this form, into the landing table if there is one.
 pub fn copy(plan: &Plan, form: Form) -> String {
     let options = options(plan, form);
     match &plan.landing {
@@ -19,7 +19,7 @@ pub fn copy(plan: &Plan, form: Form) -> String {
     }
 }
 
-/// The COPY into the table itself, whatever lies between.
+/// The COPY into the table itself, even if there is a landing table.
 pub fn direct(plan: &Plan, form: Form) -> String {
     let filter = plan.filter.as_ref().map_or(String::new(), |f| format!(" WHERE {f}"));
     let (table, columns, options) = (&plan.table, plan.column_list(), options(plan, form));
@@ -54,7 +54,7 @@ fn options(plan: &Plan, form: Form) -> String {
     options.join(", ")
 }
 
-/// The text format as [`rewrite`] writes it.
+/// The options for the text format that [`rewrite`] writes.
 fn text(plan: &Plan) -> Vec<String> {
     let mut options = vec!["FORMAT text".to_string()];
     if plan.dialect().is_some_and(|d| d.default.is_some()) {
@@ -63,14 +63,14 @@ fn text(plan: &Plan) -> Vec<String> {
     options
 }
 
-/// The text format of lines that mean the same in it and in CSV.
+/// The options for lines that mean the same in the text format and in CSV.
 fn plain(d: &Dialect) -> Vec<String> {
     let delimiter = quote_literal(&char::from(d.delimiter).to_string());
     let null = quote_literal(&String::from_utf8_lossy(&d.null));
     vec!["FORMAT text".into(), format!("DELIMITER {delimiter}"), format!("NULL {null}")]
 }
 
-/// Only what differs from the defaults is said: poolers and people read it.
+/// Gives only options that differ from the defaults: the statement is read by poolers and people.
 fn as_is(plan: &Plan, d: &Dialect) -> Vec<String> {
     let csv = d.format == Format::Csv;
     let plain = if csv { Dialect::csv() } else { Dialect::text() };
@@ -106,15 +106,15 @@ fn as_is(plan: &Plan, d: &Dialect) -> Vec<String> {
     options
 }
 
-/// Why a record cannot become part of an INSERT.
+/// Why a record cannot be added to an INSERT.
 pub enum NoInsert {
-    /// it does not have the form
+    /// it is malformed
     Malformed(Malformed),
     /// a value is not valid in the encoding
     Encoding(String),
 }
 
-/// An INSERT that grows row by row.
+/// An INSERT to which rows are added.
 pub struct Insert {
     head: String,
     sql: String,
@@ -122,12 +122,12 @@ pub struct Insert {
 }
 
 impl Insert {
-    /// An empty one.
+    /// Creates an INSERT without rows.
     pub fn new(plan: &Plan) -> Insert {
-        // COPY takes values for GENERATED ALWAYS AS IDENTITY; INSERT needs OVERRIDING.
+        // COPY accepts values for GENERATED ALWAYS AS IDENTITY; INSERT needs OVERRIDING.
         let overriding = if plan.columns.is_empty() { "" } else { " OVERRIDING SYSTEM VALUE" };
-        // A row that is a transaction of its own brings the settings with it; how
-        // its commit waits is the lane's to say (`NO_WAIT`).
+        // If each row is a separate transaction, each statement includes the settings. The lane
+        // decides whether its commit waits (`NO_WAIT`).
         let own = |(name, _): &&(String, String)| {
             plan.wire == Wire::Insert(1) && name != "synchronous_commit"
         };
@@ -148,7 +148,7 @@ impl Insert {
     ///
     /// # Errors
     ///
-    /// [`NoInsert`]; nothing was added.
+    /// [`NoInsert`]; nothing is added.
     pub fn add(&mut self, plan: &Plan, chunk: &[u8], record: &Record) -> Result<(), NoInsert> {
         if record.len() != plan.shape.fields {
             return Err(NoInsert::Malformed(if record.len() > plan.shape.fields {
@@ -183,27 +183,27 @@ impl Insert {
         Ok(())
     }
 
-    /// The statement; a new one begins.
+    /// Returns the statement, and begins a new one.
     pub fn take(&mut self) -> String {
         self.rows = 0;
         std::mem::replace(&mut self.sql, self.head.clone())
     }
 }
 
-/// A record of the text format with a stand-in for every byte beyond ASCII: what
-/// its values still have of such bytes comes from escapes, and means bytes of the
-/// *database's* encoding, where that is not UTF-8.
+/// A record of the text format in which a placeholder replaces every non-ASCII byte. The non-ASCII
+/// bytes that its values still have come from escapes. If the encoding of the database is not
+/// UTF-8, these are bytes of the encoding of the *database*.
 struct Escapes {
     bytes: Vec<u8>,
     record: Record,
 }
 
 impl Escapes {
-    /// `None` where there is nothing to tell apart.
+    /// Returns `None` if no bytes need to be distinguished.
     fn of(plan: &Plan, raw: &[u8]) -> Result<Option<Escapes>, NoInsert> {
         let text = plan.dialect().filter(|d| d.format == Format::Text && !d.utf8);
         let Some(dialect) = text.filter(|_| raw.contains(&b'\\')) else { return Ok(None) };
-        // Neither escapes nor delimits anything.
+        // This byte is neither an escape nor a delimiter.
         let stand_in = if dialect.delimiter == b'_' { b'~' } else { b'_' };
         let bytes: Vec<u8> = raw.iter().map(|b| if b.is_ascii() { *b } else { stand_in }).collect();
         let mut record = Record::default();
@@ -212,8 +212,8 @@ impl Escapes {
         Ok(Some(Escapes { bytes, record }))
     }
 
-    /// The literal for field `index`. The server reads `\xHH` of a literal as it
-    /// reads that of COPY: a byte of its own encoding, checked afterwards.
+    /// The literal for field `index`. The server reads `\xHH` in a literal as in COPY data: a byte
+    /// of its own encoding, which is checked after that.
     fn literal(&self, index: usize, value: &[u8]) -> Result<String, NoInsert> {
         let (_, twin) = self.record.field(&self.bytes, index);
         if twin.len() != value.len() {
@@ -234,20 +234,20 @@ impl Escapes {
     }
 }
 
-/// The line (or row) and the column that a CONTEXT line of COPY names:
-/// `COPY votes, line 3, column score: "x"`, in the server's language.
+/// Returns the line (or row) and the column that a CONTEXT line of COPY names, such as `COPY votes,
+/// line 3, column score: "x"`, in any language of the server.
 pub fn parse_context(context: &str, plan: &Plan) -> Option<(u64, Option<String>)> {
     context.lines().find_map(|line| parse_line(line, plan))
 }
 
-/// As [`parse_context`], of one of its lines.
+/// As [`parse_context`], for one of its lines.
 pub fn parse_line(line: &str, plan: &Plan) -> Option<(u64, Option<String>)> {
     let mut relations = plan.landing.iter().map(|l| &l.relation).chain([&plan.relation]);
     relations.find_map(|relation| place_in(line, relation, &plan.columns))
 }
 
-/// The words are translated by the server, and some stand elsewhere then: behind the
-/// table's name comes the number, and behind a comma the column and a word for it.
+/// The server translates the words and may change their order. In every language, the number
+/// follows the table's name, and the column and a word for it follow a comma.
 pub(super) fn place_in(
     line: &str,
     relation: &str,
@@ -256,7 +256,7 @@ pub(super) fn place_in(
     let starts = [line.strip_prefix("COPY "), Some(line)];
     let rest = starts.into_iter().flatten().find_map(|start| start.strip_prefix(relation))?;
     let (words, rest) = rest.split_at(rest.find(|c: char| c.is_ascii_digit())?);
-    // The lines of functions and statements quote something, or have other signs.
+    // CONTEXT lines of functions and statements contain quotes or other punctuation here.
     let plain = words.chars().all(|c| c.is_alphabetic() || " ,、".contains(c));
     if !plain || !words.starts_with(|c: char| !c.is_ascii_alphabetic()) {
         return None;
@@ -267,7 +267,7 @@ pub(super) fn place_in(
 }
 
 fn column_in(rest: &str, columns: &[String]) -> Option<String> {
-    // Behind a colon comes the value, or the whole line of the data.
+    // After a colon follows the value, or the whole line of the data.
     let named = rest[rest.find([',', '、', ':'])?..].strip_prefix([',', '、'])?.trim_start();
     let ends = |rest: &str| rest.is_empty() || rest.trim_start().starts_with(':');
     let behind_word = |c: &&String| {
@@ -286,7 +286,7 @@ fn column_in(rest: &str, columns: &[String]) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// What PostgreSQL 15 says for `COPY %s, line %llu, column %s: "%s"`, for the same with
+    /// The messages of PostgreSQL 15 for `COPY %s, line %llu, column %s: "%s"`, for the same with
     /// null input, without a value, and without a column, in each of its languages.
     #[test]
     fn contexts_are_read_in_every_language() {

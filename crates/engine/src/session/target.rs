@@ -1,5 +1,5 @@
-//! Where to connect to, as the user writes it: read by libpq itself, so that what
-//! is secret in it is found wherever libpq would find it.
+//! The target of a connection, as the user writes it. libpq parses it, so that this program finds
+//! secrets in it wherever libpq would find them.
 
 use super::conn::c_string;
 use super::libpq::*;
@@ -9,35 +9,34 @@ use crate::text::text;
 use std::ffi::{c_char, CStr, CString};
 use std::ptr;
 
-/// The variable that brings the secrets of a target whose text is shown to
-/// everybody, as libpq's keywords and values: only the user's own processes can
-/// read it. libpq has a variable of its own for one of them only, and prefers a
-/// service file to that.
+/// The environment variable with the secrets of a target whose text is visible to other users, as
+/// libpq's keywords and values. Only processes of the same user can read the environment. libpq has
+/// its own variable for only one of the secrets, and a service file overrides that.
 pub const SECRETS: &str = "PGSLUICE_SECRETS";
 
 const ESCAPES: &str = "within a URL's password / is written %2F, @ %40, : %3A, % %25";
 
-/// Words that begin or belong to the name of a secret, or stand before one.
+/// Words that are part of the name of a secret or begin it, or that precede a secret.
 const SUSPECT: [&str; 4] = ["pass", "secret", "scram", "@"];
 
-/// Keywords of libpq, each with the value that a target gives.
+/// Keywords of libpq with their values in a target.
 pub(super) type TargetKeywords = Vec<(String, String)>;
 
 /// A target in two parts, both as libpq's keywords and values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parted {
-    /// what everybody may see
+    /// the part that everybody may see
     pub shown: String,
     /// passwords and keys
     pub secrets: String,
 }
 
-/// Parts a target from the secrets in it; `None` where there are none.
+/// Separates a target from the secrets in it. Returns `None` if there are none.
 ///
 /// # Errors
 ///
-/// libpq cannot read the target, or takes a part of a password for a host or a
-/// port. The message has nothing of it that may be secret.
+/// libpq cannot read the target, or takes a part of a password for a host or a port. The message
+/// contains nothing that may be secret.
 pub fn part(target: &str) -> Result<Option<Parted>, Error> {
     let (secret, plain): (TargetKeywords, TargetKeywords) =
         read(target)?.into_iter().partition(|(k, _)| secret(k));
@@ -45,16 +44,17 @@ pub fn part(target: &str) -> Result<Option<Parted>, Error> {
     Ok((!secret.is_empty()).then(parted))
 }
 
-/// The keywords and values of a target.
+/// Parses a target into its keywords and values.
 ///
 /// # Errors
 ///
-/// As [`part`].
+/// As for [`part`].
 pub(super) fn read(target: &str) -> Result<TargetKeywords, Error> {
-    // As libpq tells a name of a database from more (`recognized_connection_string`).
+    // As libpq distinguishes a database name from a connection string
+    // (`recognized_connection_string`).
     let url = ["postgresql://", "postgres://"].iter().any(|scheme| target.starts_with(scheme));
     if let (Some((scheme, _)), false) = (target.split_once("://"), url) {
-        // libpq would take it for the name of a database, or repeat a password that is in it.
+        // libpq would take this for a database name, or repeat a password in it.
         let bare = scheme.strip_prefix("jdbc:").unwrap_or(scheme);
         if bare.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c)) {
             return Err(Error::usage(format!("{scheme}:// is not the URL of a PostgreSQL server"))
@@ -76,12 +76,12 @@ pub(super) fn read(target: &str) -> Result<TargetKeywords, Error> {
     Ok(pairs)
 }
 
-/// A target and what options beside it say: the keyword, the option's name, the value. Where
-/// libpq's programs let the target win, the contradiction is an error here.
+/// Adds to a target what options give: the keyword, the name of the option, the value. The programs
+/// of libpq let the target win; here a contradiction is an error.
 ///
 /// # Errors
 ///
-/// As [`part`], or the target has one of the keywords.
+/// As for [`part`], or the target has one of the keywords.
 pub fn joined(target: &str, options: &[(&str, &str, &str)]) -> Result<String, Error> {
     if options.is_empty() {
         return Ok(target.to_owned());
@@ -105,7 +105,7 @@ fn secret(keyword: &str) -> bool {
     keyword.ends_with("password") || keyword.contains("secret") || keyword.starts_with("scram_")
 }
 
-/// `keyword='value'`, by the rules of `conninfo_parse`.
+/// Formats pairs as `keyword='value'`, by the rules of `conninfo_parse`.
 pub(super) fn written(pairs: &TargetKeywords) -> String {
     let one = |(keyword, value): &(String, String)| {
         format!("{keyword}='{}'", value.replace('\\', "\\\\").replace('\'', "\\'"))
@@ -116,15 +116,15 @@ pub(super) fn written(pairs: &TargetKeywords) -> String {
 fn parse(target: &str) -> Result<TargetKeywords, Error> {
     let text = c_string(target)?;
     let mut fault: *mut c_char = ptr::null_mut();
-    // SAFETY: a C string, and a place for a message.
+    // SAFETY: a C string, and a location for a message.
     let options = unsafe { PQconninfoParse(text.as_ptr(), &mut fault) };
     if options.is_null() {
         return Err(unreadable(target, fault));
     }
     let mut pairs = Vec::new();
     let mut next = options;
-    // SAFETY: the array ends with an entry whose keyword is NULL; every keyword,
-    // and every value that is not NULL, is a C string for as long as it lives.
+    // SAFETY: the array ends with an entry whose keyword is NULL; every keyword, and every value
+    // that is not NULL, is a C string that lives as long as the array.
     unsafe {
         while !(*next).keyword.is_null() {
             if !(*next).val.is_null() {
@@ -141,11 +141,11 @@ fn parse(target: &str) -> Result<TargetKeywords, Error> {
 ///
 /// `text` is a C string.
 unsafe fn copied(text: *const c_char) -> String {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller ensures it.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// libpq repeats what it cannot read, in quotes.
+/// The error for a target that libpq cannot read. libpq repeats that text in quotes.
 fn unreadable(target: &str, fault: *mut c_char) -> Error {
     let mut message = String::from("out of memory");
     if !fault.is_null() {
@@ -166,12 +166,12 @@ fn unreadable(target: &str, fault: *mut c_char) -> Error {
         .with_hint(ESCAPES)
 }
 
-/// What the variable brings, for `PQconnectdbParams`: nothing where the target itself says what
-/// the password is, if only that there is none. It is then the target of another server.
+/// The secrets from the environment variable, for `PQconnectdbParams`. Returns none if the target
+/// has a password, even an empty one: then it is the target of another server.
 ///
 /// # Errors
 ///
-/// As [`part`].
+/// As for [`part`].
 pub(super) fn secrets(target: &TargetKeywords) -> Result<Vec<(CString, CString)>, Error> {
     if target.iter().any(|(keyword, _)| keyword == "password") {
         return Ok(Vec::new());
@@ -218,7 +218,7 @@ mod tests {
             let shown = "connect_timeout='3' dbname='d' host='h' port='1' user='u'";
             assert_eq!(words(&parted.shown), words(shown), "{target}");
             assert_eq!(words(&parted.secrets), words(secrets), "{target}");
-            // What is written is read as what it was.
+            // The written form is parsed to the same result.
             assert_eq!(part(&parted.secrets).unwrap().unwrap().secrets, parted.secrets);
         }
         for plain in ["", "shop", "postgresql://u@h/db", "host=h", "user='password=x'", "service=s"]

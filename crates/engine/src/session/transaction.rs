@@ -1,5 +1,4 @@
-//! The load's transaction: how it begins, what is done in it beside the rows,
-//! how it ends.
+//! The transaction of the load: how it begins and ends, and what it does besides loading rows.
 
 use super::catalog;
 use super::conn::Conn;
@@ -16,28 +15,28 @@ use crate::text::text;
 use std::thread;
 use std::time::Duration;
 
-/// How often the server is asked what became of a transaction whose connection
-/// was lost, and how long between: a minute. Its process may be late to notice on a busy machine, and
-/// a COMMIT that it has in hand may wait for a disk or a standby.
+/// How often the server is queried for the outcome of a transaction whose connection was lost, and
+/// the pause between: one minute in total. On a busy machine, its process may notice the loss late.
+/// A COMMIT that it is processing may wait for a disk or a standby.
 pub(super) const TRIES: u32 = 600;
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
-/// What to do about lanes that are left prepared.
+/// The hint for lanes that are left prepared.
 const REPAIR: &str = "pgsluice repair commits or rolls back the rest, as the first lane was";
 
-/// What to do where the server prepares no transaction that did what this one did.
+/// The hint if the server cannot prepare a transaction because of what it has done.
 const ALONE: &str = "`method` auto takes one connection, which needs no two-phase commit";
 
-/// Begins a transaction that may write, whatever the role's or the database's default is, and in
+/// Begins a transaction that may write, whatever the default of the role or the database is, and in
 /// which each statement sees what was committed before it.
 pub const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
-/// Begins the transaction. Settings hold for it alone, so that a connection
-/// of a pooler goes back as it came.
+/// Begins the transaction. Settings are local to it, so that a connection of a pooler is returned
+/// unchanged.
 ///
 /// # Errors
 ///
-/// A setting is refused, or the connection is lost.
+/// The server rejects a setting, or the connection is lost.
 pub fn begin(conn: &mut Conn, options: &Options) -> Result<(), Error> {
     conn.exec(BEGIN)?;
     set(conn, "client_encoding", "UTF8")?;
@@ -45,7 +44,7 @@ pub fn begin(conn: &mut Conn, options: &Options) -> Result<(), Error> {
         set(conn, &name, &value)?;
     }
     if options.rejects.is_some() {
-        // A violation that shows at the commit could not be put down to its record.
+        // A violation that is found only at the commit could not be assigned to its record.
         conn.exec("SET CONSTRAINTS ALL IMMEDIATE")?;
     }
     let share = options.once.as_ref().and_then(|once| once.share);
@@ -55,8 +54,8 @@ pub fn begin(conn: &mut Conn, options: &Options) -> Result<(), Error> {
     }
 }
 
-/// Follows BEGIN where a transaction may take long, or wait long: the role's own limits
-/// on that are put aside for it. The last one is there since 17.
+/// Follows BEGIN if a transaction may run or wait for a long time: disables the timeouts of the
+/// role for it. The last one exists since PostgreSQL 17.
 pub const NO_TIMEOUTS: &str = "SELECT pg_catalog.set_config(name, '0', true) \
     FROM pg_catalog.pg_settings WHERE name IN ('statement_timeout', 'lock_timeout', \
       'idle_in_transaction_session_timeout', 'transaction_timeout')";
@@ -66,33 +65,32 @@ fn set(conn: &mut Conn, name: &str, value: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Ends the transaction before the rows, for the method that commits each of
-/// them. Each statement brings its settings with it then: behind a pooler it may
-/// run in another session than the one before.
+/// Ends the transaction before the rows, for the method that commits each row. After that, each
+/// statement includes its settings: with a pooler, it may run in another session than the one
+/// before.
 ///
 /// # Errors
 ///
 /// The connection is lost.
 pub fn leave(conn: &mut Conn) -> Result<(), Error> {
     conn.exec("COMMIT")?;
-    // Poolers keep the encoding for each of their clients, as they must.
+    // Poolers must keep the encoding for each of their clients.
     conn.exec("SET client_encoding = 'UTF8'")?;
     Ok(())
 }
 
-/// Precedes each statement that is a transaction of its own: its commit does
-/// not wait for the disk. For this transaction alone, so that a pooler's
-/// connection goes back as it came.
+/// Precedes each statement that is a separate transaction: its commit does not wait for the disk.
+/// The setting is local to the transaction, so that a connection of a pooler is returned unchanged.
 pub const NO_WAIT: &str = "SET LOCAL synchronous_commit = off; ";
 
-/// For the rest of a transaction whose record others rely on: its commit waits for the disk, whatever
-/// the role's or the database's setting is.
+/// For a transaction with a record that others rely on: its commit waits for the disk, whatever the
+/// default of the role or the database is.
 pub const SYNCHRONOUS: &str = "SELECT pg_catalog.set_config('synchronous_commit', 'on', true) \
     WHERE pg_catalog.current_setting('synchronous_commit') = 'off'";
 
-/// Waits until everything that was committed is on disk, and wherever else the
-/// server's `synchronous_commit` wants it: a transaction that writes to the WAL
-/// and nowhere else waits for all WAL before its own.
+/// Waits until everything that was committed is on disk, and wherever else the server's
+/// `synchronous_commit` requires it. A transaction that writes only to the WAL waits for all WAL
+/// before its own.
 ///
 /// # Errors
 ///
@@ -102,11 +100,12 @@ pub fn await_disk(conn: &mut Conn) -> Result<(), Error> {
     Ok(())
 }
 
-/// Finds the table, locks it if the load is in earnest, and reads the facts.
+/// Finds the table, locks it if `lock` is set, and reads the facts.
 ///
 /// # Errors
 ///
-/// There is no such table, it may not be written, or the connection is lost.
+/// The table does not exist (with `create`: it exists), the role may not lock it, the server's
+/// version or the encoding is not supported, or the connection is lost.
 pub fn inspect(
     conn: &mut Conn,
     reader: &Reader,
@@ -123,7 +122,7 @@ pub fn inspect(
         catalog::try_extension(conn, &mut server)?;
     }
     if server.extension.is_some() {
-        // Indexes that are put back are built by it too.
+        // It also builds indexes that are recreated.
         set(conn, "pgsluice.index_build", "on")?;
     }
     check_encoding(conn, options)?;
@@ -161,13 +160,12 @@ pub fn inspect(
     Ok((server, table, new))
 }
 
-/// Locks the table, so that what is read of it stays true until the load ends.
+/// Locks the table, so that the facts about it stay valid until the load ends.
 fn lock_table(conn: &mut Conn, table: &TableFacts, target: &TargetOptions) -> Result<(), Error> {
-    // Lanes share the table among connections: none may shut the others out.
+    // With lanes, several connections use the table, so none may lock it exclusively.
     let lanes = target.method == Method::Lanes;
-    // What is asked for by name needs the table alone anyway: no waiting for
-    // that with a weaker lock in hand, which could end in a deadlock. Around
-    // another role's table everything stays.
+    // What these options request needs an exclusive lock later. To wait for it while holding a
+    // weaker lock could end in a deadlock. Nothing is dropped from a table that another role owns.
     let down = table.owned
         && (target.indexes == Indexes::Rebuild
             || target.foreign_keys == ForeignKeys::Revalidate
@@ -183,8 +181,8 @@ fn lock_table(conn: &mut Conn, table: &TableFacts, target: &TargetOptions) -> Re
     Ok(())
 }
 
-/// Whether the load, if it goes through the extension, is better alone with an
-/// empty table: `auto` chooses so where that is not the user's to say.
+/// Whether a load by the extension should lock an empty table for itself. `auto` decides so if the
+/// user has set nothing to the contrary.
 fn wants_private(reader: &Reader, options: &Options) -> bool {
     let target = &options.target;
     target.method == Method::Auto
@@ -209,32 +207,33 @@ fn check_encoding(conn: &mut Conn, options: &Options) -> Result<(), Error> {
     }
 }
 
-/// The server's position in its WAL, where it may be asked.
+/// The server's position in its WAL; `None` if the role may not read it.
 pub fn wal_position(conn: &mut Conn) -> Option<u64> {
     let rows = conn.exec("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')").ok()?;
     rows.first()?.first()?.as_ref()?.parse().ok()
 }
 
-/// Looks over a new connection whether what a transaction of this number has recorded of itself is there.
+/// Checks over a new connection whether the server has what the transaction with this ID has
+/// recorded.
 pub(crate) type IsThere<'a> = dyn Fn(&mut Conn, &str) -> Result<bool, Error> + 'a;
 
-/// Commits. If the connection breaks just then, the server is asked over a new
-/// one what became of the transaction.
+/// Commits. If the connection is lost during COMMIT, a new connection queries the outcome of the
+/// transaction.
 ///
 /// # Errors
 ///
-/// The transaction is rolled back, or nobody can tell.
+/// The transaction is rolled back, or its outcome is unknown.
 pub fn commit(conn: &mut Conn, url: &str) -> Result<(), Error> {
     commit_if(conn, url, None)
 }
 
-/// As [`commit`], for a transaction that has recorded what it did. After a failover to a standby that lagged, the
-/// server may lack it, and another session may have used its number and committed: its rows alone show that it is
-/// committed.
+/// As [`commit`], for a transaction that has recorded what it did. After a failover to a standby
+/// that lagged, the server may lack the transaction, and another session may have used its ID and
+/// committed. Only its rows show that it is committed.
 ///
 /// # Errors
 ///
-/// As [`commit`].
+/// As for [`commit`].
 pub(crate) fn commit_recorded(
     conn: &mut Conn,
     url: &str,
@@ -262,7 +261,7 @@ fn commit_if(conn: &mut Conn, url: &str, is_there: Option<&IsThere<'_>>) -> Resu
         let Ok(mut again) = Conn::open(url) else { return Err(unknown) };
         let status = status_of(&mut again, &xid).ok().flatten();
         let committed = match (status.as_deref(), is_there) {
-            // The server has not noticed yet that its client is gone.
+            // The server has not detected yet that its client is gone.
             (Some("in progress"), _) => {
                 thread::sleep(PAUSE);
                 continue;
@@ -283,7 +282,7 @@ fn commit_if(conn: &mut Conn, url: &str, is_there: Option<&IsThere<'_>>) -> Resu
     Err(unknown)
 }
 
-/// The error for a transaction that is neither rolled back nor there.
+/// The error for a transaction that is not rolled back and that the server lacks.
 fn lacking(error: &Error) -> Error {
     Error::new(format!(
         "the connection was lost during COMMIT, and the server now lacks the transaction: is it a standby \
@@ -294,18 +293,19 @@ fn lacking(error: &Error) -> Error {
     .with_hint("the same command loads what is missing")
 }
 
-/// Commits several connections' transactions together, by two-phase commit.
-/// They are named by the first one's number, and the first is committed first:
-/// by that `repair` knows what to do with those that a crash left prepared.
+/// Commits the transactions of several connections together, by two-phase commit. Their names
+/// contain the ID of the first one, and the first is committed first. So `repair` can decide what
+/// to do with those that a crash left prepared.
 ///
 /// # Errors
 ///
-/// One could not be prepared: all are rolled back. Or one could not be
-/// committed after that: the error says which are left to COMMIT PREPARED.
+/// A transaction cannot be prepared: the others are rolled back, and the error names one that may
+/// be left. Or a transaction cannot be committed after that: the error says which are left to
+/// COMMIT PREPARED.
 pub fn commit_prepared(conns: &mut [&mut Conn], url: &str) -> Result<(), Error> {
     let xids = conns.iter_mut().map(|conn| current_xid(conn)).collect::<Result<Vec<_>, _>>()?;
     let xid = &xids[0];
-    // Tells `repair` that somebody is at work here, for as long as that is so.
+    // This lock shows `repair` that the load is still at work.
     let mut guard = Conn::open(url)?;
     guard.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
     ledger::lock(&mut guard, xid)?;
@@ -315,7 +315,7 @@ pub fn commit_prepared(conns: &mut [&mut Conn], url: &str) -> Result<(), Error> 
             continue;
         };
         for (j, conn) in conns.iter_mut().enumerate().take(i) {
-            // What cannot be rolled back now is named: it would hold its locks.
+            // Name a transaction that cannot be rolled back now: it would keep its locks.
             if conn.exec(&format!("ROLLBACK PREPARED {}", name(j))).is_err() {
                 let left = format!("left: ROLLBACK PREPARED {}", name(j));
                 return Err(error.with_changed(left).with_hint(REPAIR));
@@ -345,21 +345,21 @@ pub fn commit_prepared(conns: &mut [&mut Conn], url: &str) -> Result<(), Error> 
     Ok(())
 }
 
-/// The number of the connection's transaction.
+/// The ID of the connection's transaction.
 fn current_xid(conn: &mut Conn) -> Result<String, Error> {
     let rows = conn.exec("SELECT pg_current_xact_id()")?;
     Ok(rows.first().and_then(|r| r[0].clone()).unwrap_or_default())
 }
 
-/// Commits a prepared transaction whose connection was lost while it was committed, over a new
-/// connection, which is given back. One that is not there is committed already.
+/// Commits a prepared transaction whose connection was lost during its COMMIT PREPARED, over a new
+/// connection, which is returned. If the transaction does not exist, it is already committed.
 fn commit_again(url: &str, name: &str) -> Result<Conn, Error> {
     let mut conn = Conn::open(url)?;
     for _ in 0..TRIES {
         match conn.exec(&format!("COMMIT PREPARED {name}")) {
             Ok(_) => return Ok(conn),
             Err(error) if error.sqlstate() == "42704" => return Ok(conn),
-            // The lost connection's process has it in hand.
+            // The process of the lost connection is still working on it.
             Err(error) if error.sqlstate() == "55000" => thread::sleep(PAUSE),
             Err(error) => return Err(error),
         }
@@ -367,14 +367,14 @@ fn commit_again(url: &str, name: &str) -> Result<Conn, Error> {
     Err(Error::new(format!("prepared transaction {name} stays busy")))
 }
 
-/// Rolls back a transaction whose connection was lost while it was prepared, over a new connection.
-/// Where there is none of this name, it may still come, unless the transaction is aborted.
+/// Rolls back a transaction whose connection was lost during its PREPARE TRANSACTION, over a new
+/// connection. If none of this name exists, it may still appear, unless the transaction is aborted.
 fn roll_back_again(url: &str, name: &str, xid: &str) -> Result<(), Error> {
     let mut conn = Conn::open(url)?;
     for _ in 0..TRIES {
         match conn.exec(&format!("ROLLBACK PREPARED {name}")) {
             Ok(_) => return Ok(()),
-            // The lost connection's process has it in hand.
+            // The process of the lost connection is still working on it.
             Err(error) if error.sqlstate() == "55000" => {}
             Err(error) if error.sqlstate() == "42704" => {
                 if status_of(&mut conn, xid)?.as_deref() == Some("aborted") {
@@ -388,7 +388,7 @@ fn roll_back_again(url: &str, name: &str, xid: &str) -> Result<(), Error> {
     Err(Error::new(format!("transaction {xid} does not end")))
 }
 
-/// What the server says of a transaction; nothing where it is too long ago.
+/// The status of a transaction; `None` if it is too old for the server to report.
 fn status_of(conn: &mut Conn, xid: &str) -> Result<Option<String>, Error> {
     let rows = conn.query("SELECT pg_xact_status($1::text::xid8)", &[Some(xid)])?;
     Ok(rows.into_iter().next().and_then(|row| row.into_iter().next()?))

@@ -1,4 +1,4 @@
-//! From `pg_type` to the core's types: domains, enums and arrays resolved.
+//! Maps `pg_type` rows to the core's types; resolves domains, enums and arrays.
 
 use super::conn::Conn;
 use crate::error::Error;
@@ -9,10 +9,10 @@ use std::collections::HashMap;
 /// The fixed oid of `interval` (`src/include/catalog/pg_type.dat`).
 const INTERVAL: u32 = 1186;
 
-/// Those of `date`, `time`, `timestamp`, `timestamptz` and `timetz`.
+/// The fixed oids of `date`, `time`, `timestamp`, `timestamptz` and `timetz`.
 const DATES: [u32; 5] = [1082, 1083, 1114, 1184, 1266];
 
-/// What is known of one `pg_type` row.
+/// The facts about one `pg_type` row.
 #[derive(Clone, Debug)]
 struct TypeRow {
     kind: char,
@@ -25,21 +25,21 @@ struct TypeRow {
     labels: EnumLabels,
 }
 
-/// A column's type, seen through its domains.
+/// A column's type, with domains replaced by their base types.
 #[derive(Clone, Debug)]
 pub struct Resolved {
-    /// as the core reads it
+    /// the type as the core reads it
     pub ty: Type,
     /// a domain forbids NULL
     pub not_null: bool,
 }
 
-/// The `pg_type` rows that a table's columns lead to.
+/// The `pg_type` rows that a table's columns use, directly or indirectly.
 #[derive(Debug, Default)]
 pub struct TypeResolver(HashMap<u32, TypeRow>);
 
 impl TypeResolver {
-    /// Reads the types with these oids and all that they are made of.
+    /// Reads the types with these oids and all types that they are based on.
     ///
     /// # Errors
     ///
@@ -105,7 +105,7 @@ impl TypeResolver {
                 };
                 Resolved { ty: Type::Array(Box::new(array)), not_null: false }
             }
-            // Under the other styles an interval's signs are read differently.
+            // The other styles give the signs of an interval another meaning.
             'b' if oid == INTERVAL && server.interval_style != "postgres" => unknown,
             'b' if DATES.contains(&oid) && !server.plain_dates() => unknown,
             'b' if !row.is_array => Resolved { ty: Type::from_oid(oid, typmod), not_null: false },

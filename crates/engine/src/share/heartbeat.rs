@@ -1,4 +1,4 @@
-//! A machine's connection to the ledger, by which its lease is prolonged while it works.
+//! A machine's connection to the ledger, which also extends its lease while the machine works.
 
 use crate::error::Error;
 use crate::once::join::Member;
@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// A lease is prolonged so many times before it would expire.
+/// How many times a lease is extended within its duration.
 const BEATS: u32 = 6;
 
-/// Prolongs a lease until it is dropped.
+/// Extends a lease until this is dropped.
 pub(super) struct Heartbeat {
     conn: Arc<Mutex<Conn>>,
     ended: Stop,
@@ -20,13 +20,13 @@ pub(super) struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Begins with it.
+    /// Starts to extend the lease.
     pub fn start(options: &Options, watch: &Watch, load: i64) -> Result<Heartbeat, Error> {
         let conn = Arc::new(Mutex::new(watch.connect(&options.target.url)?));
         let pause = options.lease() / BEATS;
         let ended = Stop::default();
         let (own, options, stop) = (conn.clone(), options.clone(), ended.clone());
-        // Not joined: its connection may hang.
+        // The thread is not joined: its connection may hang.
         let thread = thread::spawn(move || beat(&own, &stop, &options, load, pause));
         Ok(Heartbeat { conn, ended, thread: thread.thread().clone() })
     }
@@ -45,7 +45,7 @@ fn beat(conn: &Mutex<Conn>, ended: &Stop, options: &Options, load: i64, pause: D
         }
         let mut conn = conn.lock().unwrap_or_else(|e| e.into_inner());
         if Member::prolong(&mut conn, options, load).is_err() {
-            // If the server is gone, the lanes find that out.
+            // If the server is gone, the lanes report that.
             if let Ok(again) = Conn::open(&options.target.url) {
                 *conn = again;
             }

@@ -1,10 +1,10 @@
-//! Divides a file where records end.
+//! Divides a file at ends of records.
 //!
-//! Where a record ends depends on the quotes before it, so one machine reads the file from its start.
-//! It reads it as a load does, by the same reader and the same rules, and counts records and lines: the
-//! parts say which of them precede them, and errors name the same records and lines as without parts.
-//! Each part can be taken as soon as it is found. If the machine dies, the next one goes on where the
-//! last part ends.
+//! Where a record ends depends on the quotes before it, so one machine reads the file from its
+//! start. It uses the same reader and the same rules as a load, and counts records and lines. Each
+//! part has the number of records and lines before it, so errors name the same records and lines as
+//! without parts. Each part can be taken as soon as it is found. If the machine fails, the next one
+//! continues at the end of the last part.
 
 use super::heartbeat::Heartbeat;
 use crate::error::Error;
@@ -20,11 +20,11 @@ use crate::source::Span;
 use crate::watch::Watch;
 use std::sync::Arc;
 
-/// Divides a file that this machine has taken for that, and gives the rest of it up.
+/// Divides a file that this machine has taken for that, and gives up the rest of it.
 ///
 /// # Errors
 ///
-/// It cannot be read, does not fit the table, or the connection is lost.
+/// The file cannot be read or does not fit the table, or the connection is lost.
 pub(super) fn split(
     member: &Member,
     heartbeat: &Heartbeat,
@@ -45,14 +45,14 @@ pub(super) fn split(
             member.split_off(&mut heartbeat.connection(), &options, part, first, rest)
         };
         if !each(&mut reader, &plan, part, size, watch, put)? {
-            // Another machine divides it now.
+            // Another machine divides the file now.
             return Ok(());
         }
     }
     member.not_split(&mut heartbeat.connection(), options, part)
 }
 
-/// How a load would read the file.
+/// The plan with which a load would read the file.
 fn plan_of(reader: &Reader, options: &Options, watch: &Watch) -> Result<Arc<Plan>, Error> {
     let mut conn = watch.connect(&options.target.url)?;
     transaction::begin(&mut conn, options)?;
@@ -61,8 +61,8 @@ fn plan_of(reader: &Reader, options: &Options, watch: &Watch) -> Result<Arc<Plan
     Ok(plan)
 }
 
-/// Gives each range of `size` bytes and what follows it to `put`, which says whether to go on. Whether
-/// the end was reached.
+/// Calls `put` with each range of `size` bytes and the rest after it, until `put` returns false.
+/// Returns whether the end of the file was reached.
 fn each(
     reader: &mut Reader,
     plan: &Plan,

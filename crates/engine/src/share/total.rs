@@ -1,8 +1,8 @@
-//! The sum of what a machine has loaded, part by part.
+//! The sum of what a machine has loaded in all its parts.
 
 use crate::report::Summary;
 
-/// Adds what some parts were. What is said of every part is kept once.
+/// Adds the summary of some parts. Texts that are the same for every part are kept once.
 pub(super) fn add(total: &mut Summary, part: Summary) {
     let sums = [
         (&mut total.read, part.read),

@@ -1,4 +1,4 @@
-//! Statements with values in the binary form.
+//! Statements with values in binary format.
 
 use super::{c_string, Conn, Res, Rows};
 use crate::error::Error;
@@ -7,21 +7,22 @@ use std::ffi::{c_char, c_int};
 use std::ptr;
 
 impl Conn {
-    /// Runs one statement with parameters in the binary form; `None` is NULL. Rows are text.
+    /// Runs one statement with parameters in binary format; `None` is NULL. The rows are text.
     ///
     /// # Errors
     ///
-    /// As [`Conn::exec`].
+    /// As for [`Conn::exec`].
     pub fn query_binary(&mut self, sql: &str, values: &[Option<&[u8]>]) -> Result<Rows, Error> {
         let sql = c_string(sql)?;
-        // An empty slice may point anywhere, but not to NULL, which would be NULL to the server.
+        // The pointer of an empty slice is not NULL, so the server does not read it as NULL.
         let pointers: Vec<*const c_char> =
             values.iter().map(|v| v.map_or(ptr::null(), |v| v.as_ptr().cast())).collect();
         let lengths: Vec<c_int> =
             values.iter().map(|v| v.map_or(0, |v| v.len() as c_int)).collect();
         let formats = vec![1; values.len()];
-        // SAFETY: the connection is not NULL, the string is C's; the three arrays have as many
-        // entries as is said, each pointer that many bytes, and all live beyond the call.
+        // SAFETY: the connection is not NULL, and the string is a C string; the three arrays have
+        // the given number of entries, each pointer has the given number of bytes, and all outlive
+        // the call.
         let res = Res(unsafe {
             PQexecParams(
                 self.raw,
@@ -37,15 +38,16 @@ impl Conn {
         self.finished(res).map(|(rows, _)| rows)
     }
 
-    /// Runs one query; its rows in the binary form, as COPY has them, and their number.
+    /// Runs one query. Returns its rows in COPY's binary format, and their number.
     ///
     /// # Errors
     ///
-    /// As [`Conn::exec`].
+    /// As for [`Conn::exec`].
     pub fn tuples(&mut self, sql: &str) -> Result<(Vec<u8>, u64), Error> {
         let sql = c_string(sql)?;
         let none = ptr::null();
-        // SAFETY: the connection is not NULL, the string is C's; there are no parameters.
+        // SAFETY: the connection is not NULL, the string is a C string, and there are no
+        // parameters.
         let res = Res(unsafe {
             PQexecParams(self.raw, sql.as_ptr(), 0, none, ptr::null(), ptr::null(), ptr::null(), 1)
         });
@@ -63,7 +65,8 @@ impl Conn {
                     out.extend_from_slice(&(-1i32).to_be_bytes());
                     continue;
                 }
-                // SAFETY: as above; the value has as many bytes as is said, and lives with the result.
+                // SAFETY: as above; the value has the given number of bytes, and lives as long as
+                // the result.
                 let value = unsafe {
                     let length = PQgetlength(res.0, row, column);
                     std::slice::from_raw_parts(

@@ -1,4 +1,4 @@
-//! Records that stop the load before the server has seen them.
+//! Records that stop the load before they are sent to the server.
 
 use super::{Lane, Placed};
 use crate::buffer_pool::BufferPool;
@@ -10,7 +10,7 @@ use crate::recast;
 use crate::stray;
 use pgsluice_core::error::Malformed;
 
-/// A record in pieces that is held to types which were inferred from other records.
+/// A record in pieces that must fit the types that were inferred from other records.
 pub(super) struct LongRecord {
     fit: LongRecordFit,
     /// its first line in the file
@@ -18,7 +18,7 @@ pub(super) struct LongRecord {
 }
 
 impl Lane {
-    /// A value that the server would take as another one.
+    /// The error for a value that the server would read as another one.
     pub(super) fn altered(&self, placed: &Placed, column: usize, line: u64) -> Error {
         let chunk = &placed.prepared.chunk;
         let (before, start, end) = chunk.record_of_line(&self.plan.layout, line);
@@ -44,7 +44,7 @@ impl Lane {
         .at(Place { column: self.plan.columns.get(column).cloned(), ..place })
     }
 
-    /// Checks the next piece of a record that is too long to be held.
+    /// Checks the next piece of a record that is too long for memory against the inferred types.
     pub(super) fn check_piece(&mut self, placed: &Placed) -> Result<(), Error> {
         let chunk = &placed.prepared.chunk;
         let begins = chunk.offset == chunk.start;
@@ -70,7 +70,7 @@ impl Lane {
             return Ok(());
         };
         if begins {
-            // What the server has against earlier records comes first.
+            // Errors of the server for earlier records come first.
             self.finish()?;
         }
         let place = Place {
@@ -86,13 +86,13 @@ impl Lane {
         ))
     }
 
-    /// The records of a chunk as they are sent, where these are not the file's.
+    /// The records of a chunk as they are sent; `None` if they are sent as they are in the file.
     pub(super) fn recast(&self, chunk: &Chunk) -> Option<Chunk> {
         let (recast, dialect) = (self.plan.recast.as_ref()?, self.plan.dialect()?);
         recast.chunk(chunk, dialect).ok().map(|(recast, _)| recast)
     }
 
-    /// Of a record in pieces no field can be left out.
+    /// The error for a record in pieces, from which no field can be left out.
     pub(super) fn too_long_to_recast(&self, placed: &Placed) -> Error {
         let (chunk, before) = (&placed.prepared.chunk, placed.before);
         recast::too_long().at(Place {
@@ -104,8 +104,8 @@ impl Lane {
         })
     }
 
-    /// Sends the records before the one in `line`, so that the server's errors come first, and
-    /// gives the error of that one.
+    /// Sends the records before the one in `line`, so that errors of the server for them come
+    /// first, and returns the error of that record.
     pub(super) fn stop_at(
         &mut self,
         placed: &Placed,
@@ -123,13 +123,13 @@ impl Lane {
         Err(self.malformed(placed, fault, line))
     }
 
-    /// The error of a record that passed in pieces.
+    /// The error of a damaged record that was sent in pieces.
     pub(super) fn damaged(&self, chunk: &Chunk) -> Error {
         let (file, offset) = (self.names[chunk.file].clone(), Some(chunk.start));
         stray::too_long(Place { file, offset, ..Place::default() })
     }
 
-    /// An error that no server has to be asked about.
+    /// The error of a malformed record, without a query of the server.
     pub(super) fn malformed(&self, placed: &Placed, fault: Malformed, line: u64) -> Error {
         let chunk = &placed.prepared.chunk;
         let (before, start, end) = chunk.record_of_line(&self.plan.layout, line);

@@ -1,16 +1,17 @@
-//! Rows that go straight to the servers that hold the partitions.
+//! Sends rows directly to the servers that hold the partitions.
 //!
-//! Each node has one connection, one transaction and one thread. Chunks whose rows are split by
-//! leaf are handed to every node that has some of them. A node with one leaf gets its rows as they
-//! come (`stream.rs`); one with several gathers a window of chunks, and then each leaf gets its rows
-//! by one COPY. Nothing is committed before all nodes have taken
-//! all rows, except those that are out of reach where each node records what it has
-//! (`once/slices.rs`): these are open, and a later load brings them their rows.
+//! Each node has one connection, one transaction and one thread. A chunk whose rows are split by
+//! leaf is passed to every node that has some of them. A node with one leaf gets its rows as they
+//! come (`stream.rs`). A node with several leaves gathers a window of chunks, and then each leaf
+//! gets its rows by one COPY. Nothing is committed before all nodes have loaded all rows. There is
+//! one exception: if each node records what it has (`once/slices.rs`), nodes that cannot be reached
+//! stay open, and a later load brings them their rows.
 //!
-//! The tables on the nodes have no partition constraint, so a wrong route would not show there by
-//! itself. What a leaf demands in terms of ranges and lists is the condition of its COPY, and a row
-//! that the node leaves out is an error. Of a leaf with a hash, the coordinator is asked whether
-//! the first row, and then one row of each 32 MB of input, belongs to it.
+//! The tables on the nodes have no partition constraint, so the nodes alone would not detect a
+//! wrong route. For ranges and lists, the COPY into a leaf has the partition constraint as its
+//! condition, and a row that the node leaves out is an error. For a leaf with a hash, the
+//! coordinator checks whether the first row, and then one row of each 32 MB of input, belongs to
+//! it.
 
 mod commit;
 mod content;
@@ -44,50 +45,50 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use stream::Stream;
 
-/// Bytes of the input that a node gathers before it sends them: see `WINDOW` in `window.rs`.
+/// Bytes of the input that a node gathers before it sends the rows: see `WINDOW` in `window.rs`.
 const WINDOW: usize = 32 << 20;
 
-/// Chunks that may wait for a node.
+/// The maximum number of chunks that wait for a node.
 const QUEUE: usize = 16;
 
-/// The coordinator is asked about the first rows of one chunk (512 kB) of so many.
+/// The coordinator checks the first rows of one chunk (512 kB) in `ASKED`.
 const ASKED: u64 = 64;
 
 /// The connections to the nodes.
 pub(super) struct Fanout {
     plan: Arc<Plan>,
-    /// one for each node; `None` of one that is open, or has ended
+    /// one for each node; `None` if the node is open or its thread has ended
     workers: Vec<Option<Worker>>,
-    /// those whose rows are in the tables, and not committed
+    /// the nodes whose rows are loaded but not committed
     done: Vec<NodeLane>,
-    /// the nodes that cannot take their rows now, each with the reason
+    /// the nodes that cannot load their rows now, each with the reason
     open: Vec<(usize, Error)>,
-    /// these do not keep the others from committing
+    /// the others commit even if some nodes are open
     tolerant: bool,
-    /// rows that each node was given
+    /// number of rows given to each node
     given: Vec<u64>,
-    /// chunks so far
+    /// number of chunks so far
     chunks: u64,
-    /// leaves of which the coordinator has seen a row
+    /// leaves for which the coordinator has checked a row
     asked: Vec<bool>,
-    /// the load's name, where the nodes commit together
+    /// the load's name, if the nodes commit together
     together: Option<String>,
-    /// what is read of each source, where it is recorded
+    /// the content of each source as it is read, if it is recorded
     contents: Option<Contents>,
-    /// what the nodes had of them before
+    /// the slices of the sources that the nodes already had
     slices: Vec<NodeSlice>,
-    /// has the coordinator read records that are not surely understood, where these may be rejected
+    /// for the coordinator to read records that the loader may misread, if these may be rejected
     reading: Option<Arc<ReadingQuery>>,
 }
 
-/// A chunk whose rows go to nodes.
+/// A chunk with rows for nodes.
 struct Handed {
     placed: Placed,
-    /// its records, when somebody needs them
+    /// its records, once they are needed
     records: OnceLock<ChunkRecords>,
 }
 
-/// A thread that sends to a node: what it takes is a chunk, or the end of the input.
+/// A thread that sends rows to a node. It receives chunks, then `None` at the end of the input.
 type Worker = (Sender<Option<Arc<Handed>>>, JoinHandle<Result<NodeLane, (usize, Error)>>);
 
 /// A connection to a node, whose transaction has begun.
@@ -97,23 +98,23 @@ struct NodeLane {
     names: Arc<Vec<String>>,
     progress: Arc<Progress>,
     node: usize,
-    /// what a node with several leaves has gathered
+    /// the chunks that a node with several leaves has gathered
     window: Vec<Arc<Handed>>,
     bytes: usize,
     /// the COPY of a node with one leaf
     stream: Option<Stream>,
     counts: LaneCounts,
-    /// leaves and sources whose rows the node had before
+    /// leaves and sources whose rows the node already had
     had: HashSet<(usize, usize)>,
-    /// rows of each leaf and source, where they are recorded
+    /// number of rows of each leaf and source, if they are recorded
     rows: BTreeMap<(usize, usize), u64>,
-    /// refused records go there; `None` where the first one ends the load
+    /// where rejected records are written; `None` if the first one ends the load
     keeper: Option<Keeper>,
 }
 
 impl Lane {
-    /// Hands a chunk to the nodes. A record that is not surely understood ends the load, or is
-    /// read by the coordinator where it may be rejected.
+    /// Passes a chunk to the nodes. If the loader may misread one of its records, this ends the
+    /// load, or the coordinator reads the chunk if records may be rejected.
     pub(super) fn send_to_nodes(&mut self, placed: Placed) -> Result<(), Error> {
         let prepared = &placed.prepared;
         let sound = prepared.fault.is_none() && prepared.chunk.damaged.is_none();
@@ -128,7 +129,7 @@ impl Lane {
                 self.send_what_is_good(placed)
             }
             _ => {
-                // What the nodes have against earlier records comes first.
+                // Errors of the nodes for earlier records come first.
                 self.finish_nodes()?;
                 Err(self.not_for_nodes(&placed))
             }
@@ -145,7 +146,7 @@ impl Lane {
         fanout.feed(Arc::new(handed))
     }
 
-    /// Asks the coordinator whether rows belong to the leaves that they are sent to.
+    /// Checks on the coordinator whether rows belong to the leaves to which they are sent.
     fn ask_coordinator(&mut self, split: &Split) -> Result<(), Error> {
         let plan = self.plan.clone();
         let (Some(fanout), Some(to), Some(router)) = (&mut self.nodes, &plan.nodes, &plan.router)
@@ -170,7 +171,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Why a chunk does not go to the nodes.
+    /// The error for a chunk that cannot go to the nodes.
     fn not_for_nodes(&self, placed: &Placed) -> Error {
         let (prepared, plan) = (&placed.prepared, &self.plan);
         let chunk = &prepared.chunk;
@@ -212,7 +213,7 @@ impl Lane {
         }
     }
 
-    /// Waits until all nodes have taken all rows; they are not committed.
+    /// Waits until all nodes have loaded all rows; these are not committed.
     pub(super) fn finish_nodes(&mut self) -> Result<(), Error> {
         let Some(fanout) = &mut self.nodes else { return Ok(()) };
         let finished = fanout.finish();
@@ -227,7 +228,7 @@ impl Lane {
         finished
     }
 
-    /// ANALYZE on the nodes after the commit: what was done, or what went wrong.
+    /// Runs ANALYZE on the nodes after the commit. Returns what was done, or what failed.
     pub(crate) fn analyze_nodes(&mut self) -> Vec<String> {
         let plan = self.plan.clone();
         let (Some(fanout), Some(to)) = (&mut self.nodes, &plan.nodes) else { return Vec::new() };
@@ -246,7 +247,7 @@ impl Lane {
 }
 
 impl Fanout {
-    /// Hands a chunk to the nodes that have rows in it.
+    /// Passes a chunk to the nodes that have rows in it.
     fn feed(&mut self, handed: Arc<Handed>) -> Result<(), Error> {
         let (Body::Split(split), Some(to)) = (&handed.placed.prepared.body, &self.plan.nodes)
         else {
@@ -261,7 +262,7 @@ impl Fanout {
         for node in (0..nodes.len()).filter(|node| nodes[*node]) {
             let Some((sender, _)) = &self.workers[node] else { continue };
             if sender.send(Some(handed.clone())).is_err() {
-                // Its thread has ended, and so with an error.
+                // Its thread has ended, so it has failed.
                 let failed = self.workers[node].take().and_then(|(_, thread)| self.end(thread));
                 if let Some(error) = failed {
                     let first = self.finish().err().into_iter().chain([error]);
@@ -272,20 +273,20 @@ impl Fanout {
         Ok(())
     }
 
-    /// Ends the threads; the first error in the order of the input.
+    /// Ends the threads. Returns the first error in the order of the input.
     fn finish(&mut self) -> Result<(), Error> {
         let workers = std::mem::take(&mut self.workers);
         self.workers.resize_with(workers.len(), || None);
         let (senders, threads): (Vec<_>, Vec<_>) = workers.into_iter().flatten().unzip();
         for sender in senders {
-            // One that has stopped has an error.
+            // If a thread has stopped, it has failed.
             let _ = sender.send(None);
         }
         let failed: Vec<Error> = threads.into_iter().filter_map(|t| self.end(t)).collect();
         failed.into_iter().min_by_key(in_input).map_or(Ok(()), Err)
     }
 
-    /// Waits for a thread; the error that ends the load.
+    /// Waits for a thread. Returns the error that ends the load, if there is one.
     fn end(&mut self, thread: JoinHandle<Result<NodeLane, (usize, Error)>>) -> Option<Error> {
         match thread.join() {
             Ok(Ok(lane)) => self.done.push(lane),
@@ -300,12 +301,12 @@ impl Fanout {
     }
 }
 
-/// Where in the input an error is.
+/// The position of an error in the input: the number of its record.
 fn in_input(error: &Error) -> u64 {
     error.place().and_then(|place| place.record).unwrap_or(u64::MAX)
 }
 
-/// Whether an error is about the node and not about the load: it is out of reach, or has no room.
+/// Whether an error is about the node and not the load: the node cannot be reached or has no space.
 fn is_down(error: &Error) -> bool {
     let class = error.sqlstate().get(..2).unwrap_or_default();
     error.kind() == Kind::Connection || matches!(class, "53" | "58")
@@ -317,7 +318,7 @@ impl NodeLane {
         let Some(to) = &plan.nodes else { return Ok(self) };
         let only = self.only_leaf(to);
         let mut work = || {
-            // Without an end of the input the load has failed.
+            // If the channel closes before the end of the input, the load has failed.
             while let Some(handed) = chunks.recv().map_err(|_| Error::cancelled())? {
                 if let Some(leaf) = only {
                     self.stream(to, leaf, handed)?;
@@ -331,7 +332,7 @@ impl NodeLane {
             }
             self.send_window(to)?;
             self.end_stream(to)?;
-            // One after another they commit: nothing may wait for that to be refused.
+            // The nodes commit one after another, so check deferred constraints before that.
             self.conn.exec("SET CONSTRAINTS ALL IMMEDIATE").map(drop)
         };
         work().map_err(|error| (self.node, of_node(&to.nodes[self.node].name, error)))?;
@@ -364,7 +365,7 @@ impl NodeLane {
         Ok(())
     }
 
-    /// Whether a chunk has rows of a leaf that the node did not have before.
+    /// Whether a chunk has rows of a leaf that the node did not already have.
     fn is_due(&mut self, leaf: usize, handed: &Handed) -> bool {
         let Body::Split(split) = &handed.placed.prepared.body else { return false };
         let had = self.had.contains(&(leaf, handed.placed.prepared.chunk.file));
@@ -372,7 +373,7 @@ impl NodeLane {
         !had && split.rows_of(leaf).is_some()
     }
 
-    /// The rows of one leaf by one COPY.
+    /// Sends the rows of one leaf by one COPY.
     fn copy(&mut self, to: &ToNodes, leaf: usize, window: &[Arc<Handed>]) -> Result<(), Error> {
         self.conn.copy_start(&to.leaves[leaf].copy)?;
         self.conn.copy_data(HEADER)?;
@@ -388,12 +389,12 @@ impl NodeLane {
         self.end_copy(to, leaf, sent)
     }
 
-    /// Counts rows that are sent.
+    /// Counts rows that were sent.
     fn count(&mut self, leaf: usize, handed: &Handed, rows: u64) {
         *self.rows.entry((leaf, handed.placed.prepared.chunk.file)).or_default() += rows;
     }
 
-    /// Ends the COPY into a leaf, which must have taken all rows.
+    /// Ends the COPY into a leaf, which must have loaded all rows.
     fn end_copy(&mut self, to: &ToNodes, leaf: usize, sent: u64) -> Result<(), Error> {
         self.conn.copy_data(TRAILER)?;
         let taken = self.conn.copy_end()?;
@@ -409,14 +410,14 @@ impl NodeLane {
         Ok(())
     }
 
-    /// A column of the table on the node by its name in the partitioned table.
+    /// The name in the partitioned table of the column `name` of the node's table.
     fn own(&self, target: &LeafTarget, name: String) -> String {
         let at = target.columns.iter().position(|column| *column == name);
         at.map_or(name, |at| self.plan.columns[at].clone())
     }
 
-    /// The node's error, with its place in the file as far as the node names one: a row of these
-    /// chunks, before which the COPY had `before` rows.
+    /// Adds to an error of the node its place in the file, as far as the node reports one: a row of
+    /// these chunks, before which the COPY had `before` rows.
     fn located<'a>(
         &self,
         error: Error,
@@ -450,12 +451,12 @@ impl NodeLane {
     }
 }
 
-/// The rows of a chunk in the order of the input.
+/// The rows of a chunk in binary form, in the order of the input.
 fn encoded(plan: &Arc<Plan>, chunk: &Chunk) -> Option<Vec<u8>> {
     Encoder::new(plan.clone(), BufferPool::default()).encoded(chunk)
 }
 
-/// The place of the record of this index of a chunk.
+/// The place of the record with this index in a chunk.
 fn place(
     plan: &Plan,
     names: &[String],

@@ -1,4 +1,4 @@
-//! What a lane records of the chunks that it has sent, and the commits between them, with `once`.
+//! What a lane records, with `once`, of the chunks that it has sent, and the commits between them.
 
 use super::{Lane, Placed};
 use crate::error::{Error, Kind};
@@ -11,27 +11,27 @@ use std::io::Read;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What a lane has to record at its next commit.
+/// What a lane will record at its next commit.
 pub(super) struct Pieces {
     recording: Arc<Recording>,
     sent: Vec<Piece>,
-    /// bytes of these
+    /// number of bytes of these
     bytes: u64,
     /// rejects of these
     rejected: Arc<Mutex<Spool>>,
-    /// rows that the lane has committed
+    /// number of rows that the lane has committed
     committed: u64,
 }
 
 impl Lane {
-    /// From here on, what the lane sends is recorded.
+    /// From now on, records what the lane sends.
     pub(crate) fn record_for(&mut self, recording: &Arc<Recording>) {
         let recording = recording.clone();
         let (sent, rejected) = (Vec::new(), Arc::default());
         self.pieces = Some(Pieces { recording, sent, bytes: 0, rejected, committed: 0 });
     }
 
-    /// What is recorded of a chunk if it is sent.
+    /// What to record of a chunk once it is sent.
     pub(super) fn piece(&self, placed: &Placed) -> Option<Piece> {
         let (pieces, chunk) = (self.pieces.as_ref()?, &placed.prepared.chunk);
         let hash = placed.prepared.hash.filter(|_| !chunk.bytes.is_empty())?;
@@ -48,7 +48,7 @@ impl Lane {
         })
     }
 
-    /// Keeps what is to be recorded of a chunk that is sent, and commits if that is due.
+    /// Keeps what to record of a chunk that was sent, and commits if it is time to.
     pub(super) fn sent(&mut self, piece: Option<Piece>) -> Result<(), Error> {
         let (Some(pieces), Some(piece)) = (&mut self.pieces, piece) else { return Ok(()) };
         pieces.bytes += piece.end_byte - piece.start_byte;
@@ -56,8 +56,9 @@ impl Lane {
         let once = pieces.recording.options.once.as_ref();
         let due = once.and_then(|o| o.commits_every()).is_some_and(|every| pieces.bytes >= every);
         let compared = pieces.recording.compared.load(Ordering::Acquire);
-        // A record in pieces is not loaded before its last one: until then its COPY is open. And
-        // nothing of a stream is committed before it is known to be the one that was begun.
+        // The COPY of a record in pieces is open until its last piece, so do not commit before
+        // that. Nothing of a stream is committed before it is known to be the same one as in the
+        // earlier load.
         if !due || !compared || self.in_piece() {
             return Ok(());
         }
@@ -71,13 +72,13 @@ impl Lane {
         self.hold_partitions()
     }
 
-    /// Records what the open transaction has loaded, `rows` or as many as the server has counted, and
-    /// commits it. The `last` one of a single lane completes the files, too.
+    /// Records what the open transaction has loaded, `rows` or the number that the server has
+    /// counted, and commits it. With a single lane, the `last` commit also completes the files.
     ///
     /// # Errors
     ///
-    /// Another load has taken over the files, the server has taken another number of rows than
-    /// there are records, the rejects cannot be written, or the connection is lost.
+    /// Another load has taken over the files, the numbers of loaded and rejected records do not add
+    /// up to that of read ones, the rejects cannot be written, or the connection is lost.
     pub(crate) fn commit_pieces(&mut self, rows: Option<u64>, last: bool) -> Result<(), Error> {
         let Some(pieces) = &mut self.pieces else { return Ok(()) };
         let (sent, amount) = (std::mem::take(&mut pieces.sent), locked(&pieces.rejected).amount());
@@ -94,7 +95,7 @@ impl Lane {
         let recording = pieces.recording.clone();
         let amounts = Amounts { read, loaded, rejected };
         let rejects = self.rejects.clone();
-        // Held until the outcome of the COMMIT is known.
+        // This lock is held until the outcome of the COMMIT is known.
         let mut block = match &rejects {
             Some(rejects) if rejected > 0 || last => Some(rejects.block()),
             _ => None,
@@ -125,7 +126,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Where the lane's rejects are kept: with those of the transaction, or at once in the reject
+    /// Where the lane keeps rejects: until the commit of the transaction, or at once in the reject
     /// files.
     pub(super) fn keeper(&self) -> Option<Keeper> {
         let rejects = self.rejects.clone()?;
@@ -134,32 +135,32 @@ impl Lane {
         Some(Keeper { rejects, spool })
     }
 
-    /// Ends the reject files when all lanes have committed.
+    /// Ends the reject files after all lanes have committed.
     ///
     /// # Errors
     ///
-    /// They cannot be written.
+    /// The files cannot be written.
     pub(crate) fn end_rejects(&mut self) -> Result<(), Error> {
         self.rejects.as_ref().map_or(Ok(()), |rejects| rejects.end())
     }
 
-    /// Before the load fails because of too many rejects: writes those whose transaction is not
-    /// committed, for the user to look at. The next load cuts them off.
+    /// Call this before the load fails because of too many rejects. Writes those whose transaction
+    /// is not committed, so that the user can examine them. The next load cuts them off.
     pub(crate) fn show_rejects(&mut self) {
         let (Some(pieces), Some(rejects)) = (&mut self.pieces, &self.rejects) else { return };
         let mut rejected = locked(&pieces.rejected);
         if rejects.is_exceeded() && rejected.amount().records > 0 {
-            // The load fails for another reason.
+            // An error here is ignored: the load fails for another reason.
             let _ = rejects.block().show(&mut rejected);
         }
     }
 }
 
-/// Keeps rejected records; a lane and the threads that send to its nodes share it.
+/// Keeps rejected records. A lane and the threads that send rows to its nodes share it.
 #[derive(Clone)]
 pub(super) struct Keeper {
     rejects: Arc<Rejects>,
-    /// the rejects of the transaction, of a load that is recorded
+    /// for a load that is recorded: the rejects of the transaction
     spool: Option<Arc<Mutex<Spool>>>,
 }
 
@@ -168,7 +169,7 @@ impl Keeper {
     ///
     /// # Errors
     ///
-    /// It cannot be written, or the limit is exceeded.
+    /// The record cannot be written, or the limit is exceeded.
     pub fn keep(&self, reject: &Reject, bytes: &[u8], eol: Eol) -> Result<(), Error> {
         match self.spool {
             Some(_) => self.keep_from(reject, bytes, eol),
@@ -176,11 +177,11 @@ impl Keeper {
         }
     }
 
-    /// As [`Keeper::keep`], for a record that is too long to be held.
+    /// As [`Keeper::keep`], for a record that is too long for memory.
     ///
     /// # Errors
     ///
-    /// As [`Keeper::keep`], or the record cannot be read.
+    /// As for [`Keeper::keep`], or the record cannot be read.
     pub fn keep_from(&self, reject: &Reject, mut bytes: impl Read, eol: Eol) -> Result<(), Error> {
         let Some(spool) = &self.spool else {
             return self.rejects.add_from(reject, &mut bytes, eol);

@@ -1,4 +1,4 @@
-//! The COPY statement that is open, and which chunks can go on in it.
+//! The open COPY statement, and which chunks it can continue with.
 
 use super::Form;
 use crate::encode::Prepared;
@@ -11,29 +11,29 @@ pub(super) struct SentChunk {
     pub chunk: Arc<Chunk>,
     /// records and lines of the file before the chunk
     pub before: Counts,
-    /// rows (binary form) or lines (else) of the statement before the chunk
+    /// rows (binary form) or lines (other forms) of the statement before the chunk
     pub preceding: u64,
 }
 
-/// The COPY that is open.
+/// The open COPY.
 pub(super) struct OpenCopy {
     pub form: Form,
-    /// the file that was sent last
+    /// the file of the last chunk that was sent
     pub file: usize,
     pub sent: VecDeque<SentChunk>,
     pub bytes: usize,
-    /// rows or lines so far
+    /// number of rows or lines so far
     pub units: u64,
-    /// how many more lines the first record has than the server counts, which
-    /// does not know yet what ends a line when it sees those within quotes
+    /// how many lines of the first record the server does not count: within quotes, it counts line
+    /// ends only after it has detected which characters end a line
     pub uncounted: i64,
-    /// what ends the first line
+    /// the end of the first line
     line_end: Option<LineEnd>,
-    /// the last line that was sent has its end
+    /// whether the last line that was sent has its end
     line_ended: bool,
 }
 
-/// What ends a line of text that is sent.
+/// The end of a line of text that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineEnd {
     Nl,
@@ -41,7 +41,7 @@ enum LineEnd {
 }
 
 impl LineEnd {
-    /// That of the first line, if it ends with a newline.
+    /// The end of the first line, if that is a newline.
     fn of(bytes: &[u8]) -> Option<LineEnd> {
         let line = &bytes[..memchr::memchr(b'\n', bytes)?];
         Some(if line.ends_with(b"\r") { LineEnd::CrNl } else { LineEnd::Nl })
@@ -63,15 +63,16 @@ impl OpenCopy {
         }
     }
 
-    /// Whether a chunk goes on in this COPY. That of another file does if there need not be a COPY for each
-    /// file, and it is rows, or lines of COPY's text format which end as those before it, the last one
-    /// included.
+    /// Whether this COPY can continue with a chunk. A chunk of another file can follow if not each
+    /// file needs its own COPY. It must consist of rows, or of lines of COPY's text format that end
+    /// like those before it, and the last line before it must have its end.
     pub fn takes(&mut self, form: Form, prepared: &Prepared, one_copy: bool) -> bool {
         let lines = self.line_ended && self.line_end == LineEnd::of(prepared.bytes());
         let other_file = match form {
             Form::Binary => !one_copy,
             Form::Plain | Form::Text => !one_copy && lines && self.line_end.is_some(),
-            // Without its end a line of CSV may also lack a quote, and `\.` may end the data.
+            // If the last line of CSV has no end, it may also lack a quote, and `\.` may end the
+            // data.
             Form::AsIs | Form::Csv => false,
         };
         let takes = self.form == form && (self.file == prepared.chunk.file || other_file);

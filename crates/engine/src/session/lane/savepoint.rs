@@ -1,9 +1,9 @@
-//! Chunks where refused records are rejected and the load goes on.
+//! Loads chunks so that rejected records do not stop the load.
 //!
-//! Each chunk is a COPY of its own within a savepoint. Where the server refuses
-//! it, the records that break the form of the file are rejected with COPY's
-//! own message, and [`Bisection`] finds the others by asking the server, which
-//! says why. No record is rejected that stock COPY would have taken.
+//! Each chunk is a separate COPY within a savepoint. If the server rejects it, records that are
+//! malformed are rejected with COPY's own message. [`Bisection`] finds the others by loading parts
+//! of the chunk, and the server's errors give the reasons. No record is rejected that stock COPY
+//! would load.
 
 use super::bisect::{self, Bisection, Item};
 use super::{form_of, own_form, Form, Lane, Placed};
@@ -27,7 +27,7 @@ use std::io::{Seek, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A record in pieces, kept on disk until the server has taken it, where rejects are kept.
+/// A record in pieces. If rejects are kept, it is on disk until the server has loaded it.
 pub(super) struct OversizedRecord {
     spool: Option<File>,
     first: Arc<Chunk>,
@@ -37,7 +37,7 @@ pub(super) struct OversizedRecord {
 }
 
 impl Lane {
-    /// As [`Lane::feed`], but a refused record goes to the rejects, if there are any.
+    /// As [`Lane::feed`], but rejected records are kept as rejects, if there are any.
     pub(super) fn load_by_savepoint(&mut self, placed: Placed) -> Result<(), Error> {
         let rejects = self.rejects.clone();
         self.load_chunk(placed, rejects.as_deref())?;
@@ -47,8 +47,8 @@ impl Lane {
         Ok(())
     }
 
-    /// As [`Lane::feed`] for rows that go by INSERT: the first refused record
-    /// stops the load.
+    /// As [`Lane::feed`] for rows that are sent by INSERT: the first rejected record stops the
+    /// load.
     pub(super) fn insert(&mut self, placed: &Placed) -> Result<(), Error> {
         let chunk = &placed.prepared.chunk;
         if chunk.part != Part::Whole {
@@ -61,7 +61,7 @@ impl Lane {
         self.load_records(placed, None)
     }
 
-    /// Where rejects are beside the first file, for the summary.
+    /// Where there are rejects besides the first file, for the summary.
     pub fn more_rejects(&self) -> Option<String> {
         self.rejects.as_ref()?.more()
     }
@@ -88,8 +88,8 @@ impl Lane {
         self.load_records(&placed, rejects)
     }
 
-    /// Loads a chunk's records, whichever the server takes. The others go to
-    /// `rejects`; without those, the first of them is the error.
+    /// Loads those records of a chunk that the server accepts. The others go to `rejects`; without
+    /// `rejects`, the first of them is the error.
     fn load_records(&mut self, placed: &Placed, rejects: Option<&Rejects>) -> Result<(), Error> {
         let chunk = &placed.prepared.chunk;
         let plan = self.plan.clone();
@@ -119,7 +119,7 @@ impl Lane {
         Ok(())
     }
 
-    /// The refusal of a record as the error that stops the load.
+    /// The error for a rejected record that stops the load.
     pub(super) fn stopped(
         &self,
         chunk: &Chunk,
@@ -142,7 +142,7 @@ impl Lane {
         Error::new(why.message).with_server(says).at(place)
     }
 
-    /// The story of a rejected record of a chunk.
+    /// The entry for a rejected record of a chunk.
     pub(super) fn reject_of(
         &self,
         placed: &Placed,
@@ -177,8 +177,8 @@ impl Lane {
         }
     }
 
-    /// Tries something within a savepoint: all of it or nothing. Gives the
-    /// server's refusal of a record as the inner error.
+    /// Does `work` within a savepoint: either all of it or nothing takes effect. If the server
+    /// rejects a record, its error is the inner one.
     pub(super) fn attempt(
         &mut self,
         work: impl FnOnce(&mut Lane) -> Result<u64, Error>,
@@ -192,7 +192,7 @@ impl Lane {
         self.settle(done)
     }
 
-    /// `insert` commits each row, so there is no transaction to save.
+    /// `insert` commits each row, so it needs no savepoint.
     fn saves(&self) -> bool {
         self.plan.wire != Wire::Insert(1)
     }
@@ -219,8 +219,8 @@ impl Lane {
         }
     }
 
-    /// Whether some record is to be found that is to blame: one to reject, or,
-    /// where the load stops anyway, one to name.
+    /// Whether a record can be found that causes this error: to reject it, or, if the load stops
+    /// anyway, to name it.
     fn is_of_a_record(&self, error: &Error) -> bool {
         is_of_the_record(error.sqlstate())
             || is_of_a_policy(error)
@@ -234,12 +234,12 @@ impl Lane {
         own_form(&self.plan) == Form::Binary && self.refused(error).1.column.is_some()
     }
 
-    /// Whether the server was reading the text of a value: what a function has to say,
-    /// of a CHECK or a trigger, stands before COPY's own line.
+    /// Whether the server was reading the text of a value. If the error comes from a function, such
+    /// as that of a CHECK or a trigger, its context line comes before COPY's own.
     fn reads_a_value(&self, error: &Error) -> bool {
         let context = error.server().and_then(|s| s.context.as_deref());
         let plan = &self.plan;
-        // By INSERT nothing but the values can be wrong, if no condition is the user's.
+        // With INSERT, only the values can be wrong, unless the user has given a condition.
         let inserts = matches!(plan.wire, Wire::Insert(_)) || plan.landing.is_some();
         match context {
             Some(context) => {
@@ -267,8 +267,8 @@ impl Lane {
         self.conn.copy_end()
     }
 
-    /// The column that the refusal of a record is about, where INSERT does not
-    /// name it: COPY of that record does. Whatever it does is rolled back.
+    /// Finds the column that is the reason why a record is rejected. INSERT does not name it, but
+    /// COPY of that record does. Everything that this does is rolled back.
     pub(super) fn column_by_copy(
         &mut self,
         form: Form,
@@ -281,8 +281,8 @@ impl Lane {
         } else {
             ("BEGIN", "ROLLBACK")
         };
-        // It is only to tell more: what goes wrong here is left aside, and a lost
-        // connection shows with the next statement.
+        // Errors are ignored: this only adds detail. If the connection is lost, the next statement
+        // fails.
         self.conn.exec(begin).ok()?;
         let plan = self.plan.clone();
         if let Some(landing) = plan.landing.as_ref().filter(|l| l.has_expressions()) {
@@ -300,8 +300,8 @@ impl Lane {
         self.refused(&error).1.column
     }
 
-    /// With `staged`: moves what has landed on, so that the refusal of a value
-    /// belongs to this attempt.
+    /// With `staged`, inserts the rows of the landing table into the table, so that errors for
+    /// their values belong to this attempt.
     fn landed(&mut self, rows: u64) -> Result<u64, Error> {
         let plan = self.plan.clone();
         let Some(landing) = &plan.landing else { return Ok(rows) };
@@ -310,8 +310,8 @@ impl Lane {
         Ok(rows)
     }
 
-    /// A piece of a record that is too long to be held: streamed to the server
-    /// in a COPY of its own, and to a file without a name beside the rejects.
+    /// Loads a piece of a record that is too long for memory. It is streamed to the server in a
+    /// separate COPY, and to an unnamed file beside the rejects.
     fn load_piece(&mut self, placed: &Placed, rejects: Option<&Rejects>) -> Result<(), Error> {
         let chunk = &placed.prepared.chunk;
         if matches!(self.plan.wire, Wire::Insert(_)) {
@@ -327,7 +327,8 @@ impl Lane {
         oversized.length += chunk.bytes.len() as u64;
         oversized.lines += placed.prepared.counts.lines;
         let ends = chunk.part == Part::LastPiece;
-        // Never ended before its time, whatever the server says: half a record may be a record.
+        // Never end this COPY early, whatever the server reports: the first part of a record may
+        // itself be a valid record.
         self.conn.copy_data(&chunk.bytes)?;
         if !ends {
             self.oversized = Some(oversized);
@@ -366,7 +367,7 @@ impl Lane {
         self.conn.copy_end()
     }
 
-    /// Rolls back a record that has a stray quote, whatever the server makes of it.
+    /// Rolls back a record that has a stray quote, even if the server accepts it.
     fn give_up_oversized(&mut self, fault: Malformed) -> Result<AttemptRefused, Error> {
         match self.end_oversized() {
             Err(lost) if lost.sqlstate().is_empty() => return Err(lost),
@@ -392,7 +393,7 @@ impl Lane {
         Ok(OversizedRecord { spool, first, before, length: 0, lines: 0 })
     }
 
-    /// The line that the server names, and its refusal.
+    /// The line that the server names, and why it rejects it.
     pub(super) fn refused(&self, error: &Error) -> (Option<u64>, AttemptRefused) {
         let server = error.server().cloned().unwrap_or_default();
         let context = server.context.unwrap_or_default();
@@ -411,7 +412,7 @@ impl Lane {
     }
 }
 
-/// The story of a rejected record of a chunk; the record with its index.
+/// The entry for a rejected record of a chunk; `item` is the record, `index` its index.
 pub(super) fn reject_of(
     layout: &Layout,
     names: &[String],
@@ -430,7 +431,7 @@ pub(super) fn reject_of(
     reject
 }
 
-/// The story of the chunk's first record; the caller moves it to another one.
+/// The entry for the chunk's first record; the caller adapts it to another one.
 fn reject(names: &[String], chunk: &Chunk, before: Counts, why: AttemptRefused) -> Reject {
     Reject {
         file: names[chunk.file].clone(),
@@ -446,7 +447,7 @@ fn reject(names: &[String], chunk: &Chunk, before: Counts, why: AttemptRefused) 
     }
 }
 
-/// The lines that a record spans; a tuple is one.
+/// The number of lines of a record; a tuple has one.
 fn lines_of(bytes: &[u8], layout: &Layout, eol: Eol) -> u64 {
     if matches!(layout, Layout::Tuples(_)) {
         return 1;

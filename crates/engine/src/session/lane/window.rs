@@ -1,20 +1,21 @@
-//! Rows that go straight to the leaves of a partitioned table.
+//! Sends rows directly to the leaves of a partitioned table.
 //!
-//! A connection runs one COPY at a time, so chunks are gathered until there are rows enough, and
-//! then each leaf gets all of its rows by one COPY. What follows stays as it is with one COPY into
+//! A connection runs one COPY at a time. So chunks are gathered until there are enough rows, and
+//! then each leaf gets all of its rows by one COPY. The result is the same as with one COPY into
 //! the root:
 //!
-//! * The COPYs into leaves are within a savepoint. If the server refuses any of them, they are
+//! * The COPYs into leaves are within a savepoint. If the server rejects any of them, they are
 //!   rolled back, and the same chunks go into the root in the order of the input, as they are in
-//!   the file. So an error names the record that COPY into the root would name, and a route that is
-//!   wrong loads nothing into the wrong place.
-//! * Rows are frozen only outside of savepoints. Then a refused row ends the transaction, and the
+//!   the file. So an error names the record that COPY into the root would name, and a wrong route
+//!   loads no row into the wrong leaf.
+//! * Rows are frozen only outside of savepoints. Then a rejected row ends the transaction, and the
 //!   whole load is run again through the root (`load.rs`).
-//! * The transaction holds a lock on the root, taken before the bounds were read, that keeps
-//!   partitions from being detached or dropped. What is attached meanwhile takes rows through the root.
-//!   Where another transaction has read the bounds, they are compared after the lock. If they are
-//!   others by then, every row goes through the root.
-//! * Memory is bounded: a window of chunks and the same rows split. All lanes share it.
+//! * The transaction holds a lock on the root, which it took before it read the bounds. The lock
+//!   keeps partitions from being detached or dropped. A partition that is attached meanwhile gets
+//!   its rows through the root. If another transaction has read the bounds, they are compared after
+//!   the lock. If they have changed, every row goes through the root.
+//! * Memory is bounded: a window of chunks, and the same rows after they are split. The bound is
+//!   for all lanes together.
 
 use super::{Lane, Placed};
 use crate::blame::is_of_circumstances;
@@ -29,26 +30,26 @@ use pgsluice_core::sink::{HEADER, TRAILER};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Chunks that wait until their rows are sent together.
+/// Chunks that are gathered so that their rows can be sent together.
 #[derive(Default)]
 pub(super) struct ChunkWindow {
     chunks: Vec<Placed>,
     bytes: usize,
-    /// the partitions are others than those that rows are routed by
+    /// the partitions differ from those by which rows are routed
     stale: bool,
 }
 
-/// Bytes of the input that a lane gathers before it sends rows. From PostgreSQL 17 on each COPY that
+/// Bytes of the input that a lane gathers before it sends rows. Since PostgreSQL 17, each COPY that
 /// inserts 1,000 rows or more at once costs the server about a millisecond for their slots
-/// (`ResourceOwnerAddToHash`), so a COPY must have many more.
+/// (`ResourceOwnerAddToHash`). So a COPY must have many more rows.
 const WINDOW: usize = 32 << 20;
 
-/// The same for all lanes together; chunks and their rows take twice as much memory and more.
+/// The same for all lanes together. Chunks and their rows use more than twice as much memory.
 const WINDOWS: usize = 2 * WINDOW;
 
 impl Lane {
     /// Locks the table, so that its partitions stay attached until the transaction ends, and
-    /// compares them with those that rows are routed by.
+    /// compares them with those by which rows are routed.
     ///
     /// # Errors
     ///
@@ -62,8 +63,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Keeps a chunk that belongs to a window, and sends what is kept if that is enough. A chunk
-    /// that does not belong is given back, and all before it are sent.
+    /// Keeps a chunk that can be part of a window, and sends the window if it is large enough. If
+    /// the chunk cannot be part of it, sends all chunks before it and returns the chunk.
     pub(super) fn gather(
         &mut self,
         placed: Placed,
@@ -84,11 +85,11 @@ impl Lane {
         Ok(None)
     }
 
-    /// Sends the chunks that were gathered.
+    /// Sends the gathered chunks.
     ///
     /// # Errors
     ///
-    /// The server refuses a record of them, or of an earlier chunk, or the connection is lost.
+    /// The server rejects a record of them or of an earlier chunk, or the connection is lost.
     pub(super) fn send_window(&mut self, pool: &BufferPool) -> Result<(), Error> {
         let chunks = std::mem::take(&mut self.window.chunks);
         self.window.bytes = 0;
@@ -96,7 +97,7 @@ impl Lane {
         let Some(router) = plan.router.as_ref().filter(|_| !chunks.is_empty()) else {
             return Ok(());
         };
-        // What the server has against earlier records comes first.
+        // Errors of the server for earlier records come first.
         self.end_copy()?;
         let direct = !self.window.stale && self.try_leaves(router, &chunks)?;
         for placed in chunks {
@@ -112,7 +113,7 @@ impl Lane {
                 Arc::into_inner(chunk).into_iter().for_each(|chunk| pool.give(chunk.bytes));
                 continue;
             }
-            // The place of an error is found in the file's own form.
+            // The place of an error is found only if the chunk is sent as it is in the file.
             let (Some(chunk), Some(dialect)) = (Arc::into_inner(chunk), plan.dialect()) else {
                 return Err(Error::defect("a chunk of a window is in use elsewhere"));
             };
@@ -122,8 +123,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Sends the rows that have a leaf to it, and the others of their chunks to the root. False if
-    /// the server refuses some of them; then none of them is in the table.
+    /// Sends rows that have a leaf to it, and the other rows of their chunks to the root. Returns
+    /// false if the server rejects some of them; then none of them is in the table.
     fn try_leaves(&mut self, router: &Router, chunks: &[Placed]) -> Result<bool, Error> {
         let splits: Vec<&Split> = chunks
             .iter()
@@ -173,7 +174,8 @@ impl Lane {
         sent
     }
 
-    /// The rows of all chunks that go to one table, by one COPY; `None` if there are none.
+    /// Sends the rows of all chunks for one table, by one COPY. Returns the number of rows, or
+    /// `None` if there are none.
     fn copy_into(
         &mut self,
         plan: &Plan,

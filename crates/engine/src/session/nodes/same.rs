@@ -1,16 +1,17 @@
-//! Which nodes are the same database, as two foreign servers may be, or one and the coordinator.
+//! Detects nodes that are the same database: two foreign servers may be, or one and the
+//! coordinator.
 //!
 //! Each connection holds an advisory lock of the load with its own number. Such a lock belongs to a
-//! database, and every role may take it. The server's system identifier would not do: a copy of a
-//! server has the same.
+//! database, and every role may take it. The server's system identifier is not sufficient: a copy
+//! of a server has the same one.
 
 use crate::error::Error;
 use crate::facts::Node;
 use crate::session::conn::Conn;
 use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
 
-/// The coordinator, or the node before this one, that is the same database, in words. The transaction
-/// stays open, and with it the lock.
+/// Returns, in words, the coordinator or the earlier node that is the same database. The
+/// transaction stays open and holds the lock.
 pub(super) fn same_as(
     conn: &mut Conn,
     probe: &str,
@@ -23,9 +24,9 @@ pub(super) fn same_as(
     }))
 }
 
-/// Takes the lock of the `place`th connection until its transaction ends, and tries those of the
-/// connections before it, which it keeps where they are free; the last one that is taken, and so the
-/// last connection to the same database. The coordinator's place is 0.
+/// Takes the lock of connection number `place` until its transaction ends, and tries those of the
+/// connections before it; free ones are kept. Returns the highest number whose lock is taken: the
+/// last connection to the same database. The coordinator's number is 0.
 pub(super) fn locked_before(
     conn: &mut Conn,
     probe: &str,

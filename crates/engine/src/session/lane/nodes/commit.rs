@@ -1,4 +1,4 @@
-//! The commit of the nodes: one after another, or all or none of them.
+//! Commits the nodes: one after another, or all or none of them.
 
 use super::open::tables_of;
 use super::{is_down, Fanout, NodeLane};
@@ -18,14 +18,15 @@ use crate::session::prepared::{self, End};
 use crate::session::transaction::{self, IsThere, PAUSE, TRIES};
 use std::thread;
 
-/// What to do about nodes that could not be reached.
+/// The hint for nodes that could not be reached.
 const REPAIR: &str = "pgsluice repair ends what the nodes have prepared, as the load was decided";
 
-/// What to do about nodes that are open.
+/// The hint for nodes that are open.
 const AGAIN: &str = "the same command loads what is missing on these nodes, and nothing twice";
 
 impl Lane {
-    /// Commits the nodes, and the coordinator's transaction: `is_there` looks for its record.
+    /// Commits the nodes and the coordinator's transaction. `is_there` checks whether its record
+    /// exists.
     pub(crate) fn commit_nodes(
         &mut self,
         options: &Options,
@@ -34,7 +35,7 @@ impl Lane {
         self.check_slices()?;
         let plan = self.plan.clone();
         let (Some(mut fanout), Some(to)) = (self.nodes.take(), &plan.nodes) else { return Ok(()) };
-        // Until now it has kept the partitions attached.
+        // Until now, this connection has kept the partitions attached. Check that it is not lost.
         self.conn.exec("SELECT 1")?;
         let url = &options.target.url;
         match fanout.together.take() {
@@ -54,7 +55,8 @@ impl Lane {
             }
             None => {
                 fanout.commit_in_turn(to)?;
-                // It has held locks alone: if its connection is lost just now, all rows are there.
+                // This transaction only held locks. All rows are committed, even if the connection
+                // is lost now.
                 let _ = self.conn.exec("COMMIT");
             }
         }
@@ -63,22 +65,22 @@ impl Lane {
     }
 }
 
-/// The load's transaction on the coordinator, and how another connection is opened.
+/// The load's transaction on the coordinator, and the URL for further connections.
 struct Coordinator<'a> {
     conn: &'a mut Conn,
     url: &'a str,
 }
 
 impl Fanout {
-    /// Each node commits with a record of its slices, whatever becomes of the others. Those that
-    /// could not are an error.
+    /// Commits each node with a record of its slices, independently of the others. Returns an error
+    /// if some nodes could not be committed.
     fn commit_slices(&mut self, to: &ToNodes) -> Result<(), Error> {
         let Some(mut contents) = self.contents.take() else {
             return Err(Error::defect("nothing is recorded of the files"));
         };
         let recording = contents.recording.clone();
         let all = contents.all();
-        // A slice that another load has committed is found before any node commits.
+        // A slice that another load has committed is detected before any node commits.
         for mut lane in std::mem::take(&mut self.done) {
             match lane.record(&recording, to, all) {
                 Ok(()) => self.done.push(lane),
@@ -109,12 +111,12 @@ impl Fanout {
         self.open_nodes_error(to).map_or(Ok(()), Err)
     }
 
-    /// The error that says which nodes are open.
+    /// The error that names the open nodes.
     fn open_nodes_error(&mut self, to: &ToNodes) -> Option<Error> {
         self.open.sort_by_key(|(node, _)| *node);
         let open: Vec<String> =
             self.open.iter().map(|(node, _)| to.nodes[*node].name.clone()).collect();
-        // A node that is full wants somebody to make room.
+        // Prefer a node without space: an administrator must act there.
         let lost = |(_, error): &&(usize, Error)| error.kind() == Kind::Connection;
         let first = self.open.iter().find(|open| !lost(open)).or(self.open.first())?;
         let committed = match names(to, &self.done) {
@@ -154,7 +156,7 @@ impl Fanout {
         Ok(())
     }
 
-    /// Two-phase commit; the steps are those of `ledger/node_commits.rs`.
+    /// Runs the two-phase commit; the steps are those in `ledger/node_commits.rs`.
     fn commit_together(
         &mut self,
         coordinator: Coordinator<'_>,
@@ -170,7 +172,8 @@ impl Fanout {
         }
         node_commits::begin(&mut other, load, target, &all)?;
         if let Err(error) = node_commits::decide(conn, load).and_then(|()| self.prepare(to, load)) {
-            // With this connection the decision is gone, however it ends.
+            // Whether the ROLLBACK succeeds or the connection is lost, the decision is not
+            // committed.
             let _ = conn.exec("ROLLBACK");
             return Err(self.roll_back(&mut other, to, load, error));
         }
@@ -187,7 +190,7 @@ impl Fanout {
         let mut left = self.tell(to, load, End::Commit);
         let untold = untold(&left);
         let Some((_, error)) = left.pop() else {
-            // If this is lost, `repair` finds that nothing is left to do.
+            // If this update is lost, `repair` finds that nothing is left to do.
             let _ = node_commits::end(&mut other, load);
             return Ok(());
         };
@@ -206,15 +209,16 @@ impl Fanout {
         Ok(())
     }
 
-    /// No node commits. Gives the error, with what could not be rolled back.
+    /// Rolls back all nodes. Returns the error, with the nodes that could not be rolled back.
     fn roll_back(&mut self, other: &mut Conn, to: &ToNodes, load: &str, error: Error) -> Error {
         for lane in &mut self.done {
-            // Of a transaction that is not prepared this is the end; others have none open.
+            // This rolls back transactions that are not prepared. After PREPARE, no transaction is
+            // open here.
             let _ = lane.conn.exec("ROLLBACK");
         }
         let left = self.tell(to, load, End::Rollback);
         if left.is_empty() {
-            // If this is lost, `repair` finds that nothing is left to do.
+            // If this update is lost, `repair` finds that nothing is left to do.
             let _ = node_commits::end(other, load);
             return error;
         }
@@ -224,7 +228,8 @@ impl Fanout {
         ))
     }
 
-    /// Ends what the nodes have prepared; gives those that could not be reached, with the reason.
+    /// Ends the prepared transactions of the nodes. Returns the nodes where this failed, with the
+    /// reason.
     fn tell(&mut self, to: &ToNodes, load: &str, how: End) -> Vec<(String, Error)> {
         let mut left = Vec::new();
         for lane in &mut self.done {
@@ -288,20 +293,20 @@ fn names(to: &ToNodes, lanes: &[NodeLane]) -> String {
     lanes.iter().map(|l| to.nodes[l.node].name.clone()).collect::<Vec<_>>().join(", ")
 }
 
-/// How often a coordinator that cannot be reached is tried again.
+/// How often to try again if the coordinator cannot be reached.
 const UNREACHED: u32 = 20;
 
-/// What the coordinator has decided when the transaction that decides was not seen to commit; `None`
-/// if it cannot be asked.
+/// Finds out what the coordinator has decided, if the outcome of the deciding transaction was not
+/// received. Returns `None` if the coordinator cannot be reached.
 fn outcome(url: &str, load: &str) -> Option<Decision> {
     let mut unreached = 0;
     for _ in 0..TRIES {
         let asked = Conn::open(url).and_then(|mut conn| node_commits::settle(&mut conn, load));
         match asked {
-            // It starts again, perhaps.
+            // It may be restarting.
             Err(_) if unreached == UNREACHED => return None,
             Err(_) => unreached += 1,
-            // It has not noticed yet that its client is gone.
+            // The server has not detected yet that its client is gone.
             Ok(Some(Decision::Open)) => {}
             Ok(decision) => return decision,
         }

@@ -1,5 +1,5 @@
-//! What is read of each source: its bytes are hashed in their order, whatever chunks they come in.
-//! By this hash nodes record their slices, and recognise them.
+//! The content of each source: its bytes are hashed in order, however they are divided into chunks.
+//! Nodes record and recognise their slices by this hash.
 
 use super::Fanout;
 use crate::error::Error;
@@ -14,9 +14,9 @@ use std::sync::Arc;
 /// The contents of the sources so far.
 pub(super) struct Contents {
     pub recording: Arc<Recording>,
-    /// those that have bytes, in their order
+    /// the completed sources that have bytes, in order
     done: Vec<Content>,
-    /// the one that is read
+    /// the source that is being read
     current: Option<(usize, Range<u64>, Box<Hasher>)>,
 }
 
@@ -41,7 +41,7 @@ impl Contents {
         self.done.push(Content { source, bytes, hash: hasher.finalize() });
     }
 
-    /// All of them, at the end of the input.
+    /// Returns all contents, at the end of the input.
     pub fn all(&mut self) -> &[Content] {
         self.end();
         &self.done
@@ -49,7 +49,7 @@ impl Contents {
 }
 
 impl Fanout {
-    /// A slice that a node had before, of a source that has other bytes now.
+    /// A slice that a node already had, of a source that has other bytes now.
     fn other_slice(&mut self) -> Option<&NodeSlice> {
         let contents = self.contents.as_mut()?.all();
         self.slices.iter().find(|slice| !contents.contains(&slice.content))
@@ -57,7 +57,8 @@ impl Fanout {
 }
 
 impl Lane {
-    /// Checks, before anything is committed, that what nodes had before is what was read.
+    /// Checks before any commit that the content of slices that nodes already had is that of the
+    /// input.
     ///
     /// # Errors
     ///

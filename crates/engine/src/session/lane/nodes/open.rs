@@ -1,4 +1,4 @@
-//! The connections to the nodes are opened, and what the nodes have of the sources is read.
+//! Opens the connections to the nodes, and reads which slices of the sources they have.
 
 use super::content::Contents;
 use super::{is_down, Fanout, NodeLane, QUEUE};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::thread;
 
 impl Lane {
-    /// Connects to the nodes, if the plan sends rows there.
+    /// Connects to the nodes, if the plan sends rows to them.
     pub(crate) fn open_nodes(
         &mut self,
         watch: &Watch,
@@ -48,7 +48,7 @@ impl Lane {
             slices: Vec::new(),
             reading: None,
         };
-        // Of a stream that was loaded as a whole, nothing is left to be loaded.
+        // If a stream was loaded as a whole, nothing is left to load.
         let partly = recording.is_some_and(|r| {
             r.known.iter().zip(r.whole()).any(|(known, whole)| !known.is_empty() && !whole)
         });
@@ -67,7 +67,7 @@ impl Lane {
             }
         }
         if partly && (fanout.tolerant || !fanout.slices.is_empty()) {
-            // Slices are of whole files.
+            // Slices are only for whole files.
             return Err(Error::new("a part of a file was loaded in another way").with_hint(
                 "finish it in that way, or forget it with pgsluice loads forget and load it again",
             ));
@@ -114,7 +114,8 @@ impl Lane {
             had.extend(slices.iter().map(|slice| (slice.leaf, slice.content.source)));
             fanout.slices.extend(slices);
         }
-        // As postgres_fdw does: triggers and defaults there see no path of the user's.
+        // As in postgres_fdw: triggers and defaults on the node must not depend on the user's
+        // search path.
         conn.exec("SET LOCAL search_path = pg_catalog")?;
         if to.truncate {
             let tables: Vec<&str> = tables_of(to, node).iter().map(|table| table.table).collect();

@@ -1,16 +1,17 @@
-//! Rows that go straight to nodes, where refused records are rejected and the load goes on.
+//! Sends rows directly to nodes so that rejected records do not stop the load.
 //!
-//! No record is rejected that COPY through the coordinator would take, and each has the words that
-//! it would have there. So who reads a record also judges it:
+//! No record is rejected that COPY through the coordinator would load, and each has the message
+//! that it would have there. So the server that reads a record also decides about it:
 //!
-//! * A chunk with a record that the loader does not surely understand is read by the coordinator:
-//!   COPY loads it into a temporary table with the types of the columns and no constraint. What is
-//!   refused there is rejected. The other rows come back in the binary form, and go to the nodes.
-//! * Rows without a partition are sent to the partitioned table, which says so. That is rolled back.
-//! * Each COPY to a node is within a savepoint. If the node refuses it, the rows are found by
+//! * If the loader may misread a record of a chunk, the coordinator reads the chunk: COPY loads it
+//!   into a temporary table with the types of the columns and without constraints. Records that
+//!   fail there are rejected. The other rows are returned in the binary form, and go to the nodes.
+//! * Rows without a partition are sent to the partitioned table, whose error is the message. That
+//!   is rolled back.
+//! * Each COPY to a node is within a savepoint. If the node rejects it, the rows are found by
 //!   smaller attempts (`isolate.rs`), as on a plain table.
 //!
-//! Rejects do not come in the order of the input, since nodes take rows at the same time.
+//! Rejects are not in the order of the input, since nodes load rows at the same time.
 
 use super::{encoded, Handed, NodeLane};
 use crate::blame::is_of_the_record;
@@ -30,31 +31,31 @@ use std::sync::{Arc, OnceLock};
 /// The table into which the coordinator reads records.
 const READ: &str = "pgsluice_read";
 
-/// The column that keeps their order.
+/// The column that preserves the order of the records.
 const NUMBER: &str = "pgsluice_record";
 
-/// Refused records of a chunk, by their index, in order.
+/// Rejected records of a chunk, each with its index, in order.
 type Bad = Vec<(usize, AttemptRefused)>;
 
-/// Has the coordinator read records.
+/// How the coordinator reads records.
 pub(super) struct ReadingQuery {
-    /// as the load's, with the temporary table for the table
+    /// the plan of the load, with the temporary table in place of the table
     plan: Arc<Plan>,
-    /// gives the rows in their order
+    /// returns the rows in their order
     query: String,
 }
 
-/// The records of a chunk, by their rows.
+/// The records of a chunk, and which record each row is of.
 #[derive(Debug)]
 pub(super) struct ChunkRecords {
     items: Vec<Item>,
-    /// of each row, in the order of the leaves, the index of its record
+    /// for each row, in the order of the leaves, the index of its record
     of_rows: Vec<u64>,
 }
 
 impl Lane {
-    /// Hands the good rows of a chunk to the nodes, and rejects the records that are refused
-    /// before that.
+    /// Passes the good rows of a chunk to the nodes, after it rejects records that the coordinator
+    /// does not accept.
     pub(super) fn send_what_is_good(&mut self, mut placed: Placed) -> Result<(), Error> {
         let plan = self.plan.clone();
         let (Some(router), Some(keeper)) = (&plan.router, self.keeper()) else {
@@ -99,8 +100,8 @@ impl Lane {
         self.hand(Handed { placed, records: OnceLock::from(ChunkRecords { items, of_rows }) })
     }
 
-    /// Has the coordinator read the records of a chunk. Gives those that it refuses, and the rows of
-    /// the others.
+    /// Makes the coordinator read the records of a chunk. Returns those that it rejects, and the
+    /// rows of the others.
     fn read_by_coordinator(
         &mut self,
         placed: &Placed,
@@ -122,7 +123,7 @@ impl Lane {
         Ok((refused, rows))
     }
 
-    /// The table into which the coordinator reads; made when it is needed first.
+    /// The table into which the coordinator reads; created on first use.
     fn reading(&mut self) -> Result<Option<Arc<ReadingQuery>>, Error> {
         let plan = self.plan.clone();
         let (Some(fanout), Some(to)) = (&mut self.nodes, &plan.nodes) else { return Ok(None) };
@@ -149,7 +150,7 @@ impl Lane {
         Ok(fanout.reading.clone())
     }
 
-    /// Why the partitioned table has no partition for these records.
+    /// Returns the errors of the partitioned table for records that have no partition.
     fn refused_by_root(
         &mut self,
         placed: &Placed,
@@ -172,20 +173,20 @@ impl Lane {
 }
 
 impl Handed {
-    /// Records and rows of the chunk; found when they are needed first.
+    /// Records and rows of the chunk; computed on first use.
     pub(super) fn records(&self, plan: &Arc<Plan>) -> Option<&ChunkRecords> {
         if self.records.get().is_none() {
             let prepared = &self.placed.prepared;
             let rows = encoded(plan, prepared.records())?;
             let of_rows = plan.router.as_ref()?.places(&rows)?;
             let items = items(&prepared.chunk, &plan.layout, plan.fields.len());
-            // Another thread may have found the same.
+            // Another thread may have computed the same.
             let _ = self.records.set(ChunkRecords { items, of_rows });
         }
         self.records.get()
     }
 
-    /// The index of the record of a leaf's row.
+    /// The index of the record of a row of a leaf.
     pub(super) fn record_of(&self, plan: &Arc<Plan>, leaf: usize, row: u64) -> Option<u64> {
         let Body::Split(split) = &self.placed.prepared.body else { return None };
         let at = split.rows_before(leaf) + row;
@@ -194,7 +195,7 @@ impl Handed {
 }
 
 impl NodeLane {
-    /// The rows of one leaf, all of them that the node takes; the others are rejected.
+    /// Loads all rows of one leaf that the node accepts, and rejects the others.
     pub(super) fn copy_or_reject(
         &mut self,
         to: &ToNodes,
@@ -225,7 +226,7 @@ impl NodeLane {
         isolate(all, &mut LeafRows { lane: self, to, leaf, window, rows, whole: Some(why) })
     }
 
-    /// Tries something within a savepoint. Gives the node's refusal of a row as the inner error.
+    /// Does `work` within a savepoint. If the node rejects a row, its error is the inner one.
     fn attempt(
         &mut self,
         work: impl FnOnce(&mut NodeLane) -> Result<(), Error>,
@@ -246,7 +247,7 @@ impl NodeLane {
         }
     }
 
-    /// The node's refusal; the row by its number among those of the COPY.
+    /// Why the node rejects a row; the row is given by its number in the COPY.
     fn refused(&self, error: &Error, to: &ToNodes, leaf: usize) -> AttemptRefused {
         let target = &to.leaves[leaf];
         let server = error.server().cloned().unwrap_or_default();
@@ -267,28 +268,28 @@ impl NodeLane {
 
 /// A row of a leaf.
 struct Row {
-    /// its chunk, by the place in the window
+    /// the index of its chunk in the window
     chunk: u32,
-    /// its number among the leaf's rows of the chunk
+    /// its index among the leaf's rows in the chunk
     index: u32,
-    /// its bytes among these
+    /// its byte range in these rows
     start: u32,
     end: u32,
 }
 
-/// The rows of one leaf, as they are tried.
+/// The rows of one leaf, to be loaded in smaller and smaller ranges.
 struct LeafRows<'a> {
     lane: &'a mut NodeLane,
     to: &'a ToNodes,
     leaf: usize,
     window: &'a [Arc<Handed>],
     rows: Vec<Row>,
-    /// why all of them together are refused, which has been tried
+    /// why all of them together were rejected, in the attempt before
     whole: Option<AttemptRefused>,
 }
 
 impl LeafRows<'_> {
-    /// Sends rows by one COPY.
+    /// Sends a range of rows by one COPY.
     fn copy(&mut self, range: Range<usize>) -> Result<Result<(), Error>, Error> {
         let (to, leaf, window) = (self.to, self.leaf, self.window);
         let rows = &self.rows[range];

@@ -1,4 +1,4 @@
-//! Sends the rows of a node that has one partition, by a single COPY for the whole input.
+//! Sends the rows of a node that has one partition by a single COPY for the whole input.
 //!
 //! A connection runs one COPY at a time. With one partition that COPY can stay open, so chunks are
 //! sent as they come instead of being gathered. Fewer COPYs are cheaper for the node, because each
@@ -17,21 +17,21 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The most bytes of the input to remember, however few of its rows are this node's: a chunk stays
-/// in memory with the rows of all nodes.
+/// The maximum size of the remembered input in bytes, even if few of its rows are for this node: a
+/// chunk stays in memory with the rows of all nodes.
 const INPUT: usize = 16 << 20;
 
 /// A COPY into the only partition of a node.
 pub(super) struct Stream {
     leaf: usize,
     sent: u64,
-    /// the last chunks of which it has rows
+    /// the last chunks that have rows for the node
     remembered: VecDeque<Arc<Handed>>,
-    /// bytes of the input in them
+    /// their size in bytes of the input
     input: usize,
-    /// bytes of the node's rows in them
+    /// the size of the node's rows in them, in bytes
     own: usize,
-    /// rows of chunks before them
+    /// number of rows in the chunks before them
     forgotten: u64,
 }
 
@@ -50,7 +50,8 @@ impl Stream {
         }
     }
 
-    /// Bytes of a chunk, and of the node's rows in it, and how many these are.
+    /// Returns the bytes of a chunk, the bytes of the node's rows in it, and the number of these
+    /// rows.
     fn share(&self, handed: &Handed) -> (usize, usize, u64) {
         let prepared = &handed.placed.prepared;
         let Body::Split(split) = &prepared.body else { return (prepared.chunk.bytes.len(), 0, 0) };
@@ -60,15 +61,15 @@ impl Stream {
 }
 
 impl NodeLane {
-    /// The node's partition, if it has only one. `None` as well where bad records are rejected: to
-    /// find them, the rows of a COPY are sent again, so they must still be in memory.
+    /// The node's partition, if it has only one. `None` if bad records are rejected: to find them,
+    /// the rows of a COPY are sent again, so they must still be in memory.
     pub(super) fn only_leaf(&self, to: &ToNodes) -> Option<usize> {
         let mut leaves = self.leaves(to);
         let first = leaves.next();
         first.filter(|_| leaves.next().is_none() && self.keeper.is_none())
     }
 
-    /// Sends the rows that a chunk has for the partition.
+    /// Sends the rows of a chunk for the partition.
     pub(super) fn stream(
         &mut self,
         to: &ToNodes,
@@ -99,7 +100,7 @@ impl NodeLane {
         }
         match self.conn.copy_probe()? {
             Probe::Quiet => Ok(()),
-            // Most likely an error: ending the COPY brings it out.
+            // Probably an error, which is reported when the COPY ends.
             Probe::Suspicious => self.end_stream(to),
         }
     }
