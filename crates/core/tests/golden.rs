@@ -1,8 +1,8 @@
-//! PGCOPY bytes that a server made, against those that the core makes of the
-//! same values as the server writes them in text format.
+//! The core encodes values, in the text format of the server, into the same PGCOPY bytes as the
+//! server.
 //!
-//! `fixtures/golden/*.sql` holds the queries; beside each lie what PostgreSQL
-//! gave for it, as text and as binary (`UPDATE` in `crates/engine/tests/golden.rs`).
+//! `fixtures/golden/*.sql` has the queries. Next to each are PostgreSQL's results, as text and as
+//! binary (`UPDATE` in `crates/engine/tests/golden.rs`).
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)]
 
@@ -44,6 +44,7 @@ fn encode(ty: Type, text: &[u8]) -> Result<Vec<u8>, String> {
     Ok([HEADER.as_slice(), sink.bytes(), TRAILER].concat())
 }
 
+/// For each query, the core makes the server's binary bytes from the server's text.
 #[test]
 fn the_core_makes_the_servers_bytes() {
     let queries = queries();

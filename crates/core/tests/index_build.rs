@@ -1,4 +1,4 @@
-//! The build of an index against a naive twin: rows sorted by value, pages read back one by one.
+//! The index build, compared with a simple model: rows sorted by value, pages read one by one.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)]
 
@@ -125,14 +125,14 @@ fn field<'a>(attribute: &Attribute, value: &'a Option<Value>) -> Option<Field<'a
     })
 }
 
-/// What the server would say of two ranked values: here, by length, then bytes; by length alone
-/// where equal values may differ.
+/// The order that a server may give to ranked values: here by length, then by bytes, or by length
+/// alone if equal values may differ.
 fn ranked(attribute: &Attribute, a: &[u8], b: &[u8]) -> Ordering {
     let ties = if attribute.exact { a.cmp(b) } else { Ordering::Equal };
     a.len().cmp(&b.len()).then(ties)
 }
 
-/// Ranks the values that have come.
+/// Ranks the values that have been added.
 fn rank(build: &mut IndexBuild) -> Result<(), BuildFailure> {
     for index in 0..build.shape().key().len() {
         let attribute = build.shape().attributes()[index];
@@ -209,7 +209,7 @@ struct Built {
     file: usize,
 }
 
-/// The index; `None`: too many different values to be ranked.
+/// Builds the index; returns `None` if there are too many different values to be ranked.
 fn build(shape: &IndexShape, rows: &[Row], memory: usize) -> Result<Option<Built>, BuildFailure> {
     let mut build = IndexBuild::new(shape.clone(), memory).unwrap();
     assert!(build.settle()?);
@@ -283,7 +283,7 @@ fn tuples(page: &[u8]) -> Vec<&[u8]> {
         .collect()
 }
 
-/// The blocks of a level from left to right; checks links, level and flags on the way.
+/// The blocks of a level from left to right. Checks their links, level and flags.
 fn level(built: &Built, first: u32, level: u32) -> Vec<u32> {
     let (mut block, mut previous, mut blocks) = (first, 0, Vec::new());
     while block != 0 {
@@ -371,7 +371,7 @@ fn check(shape: &IndexShape, built: &Built, expected: &[Row]) {
     assert!(rows.next().is_none(), "no row too few");
 }
 
-/// The high key is above the last tuple of its page and not above the first of the next.
+/// Checks that the high key is above the page's last tuple, and not above the next page's first.
 fn check_high_key(shape: &IndexShape, last: &[u8], high: &[u8], next: &Row) {
     let offset = u16_at(high, 4);
     let (count, has_tid) = ((offset & 0xFFF) as usize, offset & 0x1000 != 0);
@@ -434,6 +434,7 @@ fn rows(random: &mut Random, shape: &IndexShape, count: usize, wide: u64) -> Vec
         .collect()
 }
 
+/// Indexes of random shapes have exactly the sorted rows, and correct links and high keys.
 #[test]
 fn an_index_has_the_rows_of_its_naive_twin() {
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
@@ -466,6 +467,7 @@ fn an_index_has_the_rows_of_its_naive_twin() {
     assert!(ranks > 5 && crowded > 5, "{ranks} with ranks spilled, {crowded} had too many values");
 }
 
+/// Dead rows are no duplicates. NULLs are duplicates only if they are not distinct.
 #[test]
 fn a_duplicate_is_found_among_live_rows_only() {
     let int = Attribute {

@@ -1,4 +1,4 @@
-//! What a build does not take.
+//! Limits of the index build.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)]
 
@@ -7,6 +7,7 @@ use pgsluice_core::index_sort::run::Added;
 use pgsluice_core::index_sort::shape::{Attribute, IndexShape, Order};
 use pgsluice_core::index_sort::tuple::Field;
 
+/// A tuple that is larger than a third of a page is refused as too large; a smaller one is stored.
 #[test]
 fn a_tuple_larger_than_a_third_of_a_page_is_not_taken() {
     let text = Attribute {

@@ -1,4 +1,4 @@
-//! Rows that wait for their values' numbers give the index of rows that do not wait.
+//! Rows may wait until their values get numbers, or get them at once. The index must be the same.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)]
 
@@ -23,7 +23,7 @@ fn shape(descending: bool) -> IndexShape {
     IndexShape::new(vec![attribute], 1).unwrap()
 }
 
-/// A heap tuple of one text column.
+/// A heap tuple with one text column.
 fn heap_tuple(value: Option<&[u8]>) -> Vec<u8> {
     let mut tuple = vec![0; 24];
     tuple[22] = 24;
@@ -96,6 +96,8 @@ fn pages(descending: bool, rows: &[Vec<u8>], memory: usize, waits: bool) -> Vec<
     pages
 }
 
+/// With little memory or much, ascending or descending, rows that wait for the numbers of their
+/// values give the same pages as rows that do not.
 #[test]
 fn rows_that_wait_give_the_same_index() {
     let short = |n: usize| Some(format!("{:x}", n * 7919 % 5003).into_bytes());

@@ -1,11 +1,11 @@
-//! Makes the golden fixtures again: `cargo test -p pgsluice-engine --test golden -- --ignored`.
+//! Writes the golden fixtures again: `cargo test -p pgsluice-engine --test golden -- --ignored`.
 
 use pgsluice_pgserver::{find_all, Server, ServerOptions};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs each query on the best server there is and keeps what it gives.
+/// Runs each query on the best available server, and writes its results to `fixtures/golden`.
 #[test]
 #[ignore = "writes fixtures/golden"]
 #[allow(non_snake_case)]

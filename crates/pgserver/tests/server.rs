@@ -19,7 +19,7 @@ fn options(installation: &Installation) -> ServerOptions {
     }
 }
 
-/// A psql of any version: some packages have none.
+/// Runs SQL by a psql of any version, as some packages have none.
 fn psql(url: &str, sql: &str) -> Result<String, String> {
     let output = Command::new(support::psql())
         .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", sql])
@@ -32,7 +32,7 @@ fn psql(url: &str, sql: &str) -> Result<String, String> {
     }
 }
 
-/// A folder of this test's own, removed when it is dropped.
+/// A separate folder for a test, removed when it is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -57,6 +57,8 @@ fn process_uid(pid: i32) -> u32 {
     fs::metadata(format!("/proc/{pid}")).unwrap().uid()
 }
 
+/// Every major version starts, not as root, with its defaults and a socket that no other user can
+/// reach. After it stops, neither its folder nor its process is left.
 #[test]
 fn every_major_starts_answers_and_stops() {
     for installation in each_major() {
@@ -84,6 +86,8 @@ fn every_major_starts_answers_and_stops() {
     }
 }
 
+/// Committed rows survive SIGKILL, an immediate stop, and a restart with other settings. Recovery
+/// empties unlogged tables.
 #[test]
 fn committed_rows_survive_kill_9_and_an_immediate_stop() {
     for installation in each_major() {
@@ -105,6 +109,8 @@ fn committed_rows_survive_kill_9_and_an_immediate_stop() {
     }
 }
 
+/// A server that is kept is found by its folder and keeps its data. A second start in the same
+/// folder is refused and does no harm.
 #[test]
 fn a_kept_server_is_found_again_and_keeps_its_data() {
     let scratch = Scratch::new("kept server", 0o755);
@@ -129,6 +135,8 @@ fn a_kept_server_is_found_again_and_keeps_its_data() {
     assert_eq!(psql(&again.url("postgres"), "SELECT a FROM t").unwrap(), "7");
 }
 
+/// Over TCP, the server asks for a password, over its socket it does not. Only the owner can read
+/// the password file.
 #[test]
 fn over_tcp_the_server_asks_for_its_password() {
     let kept = Port::keep();
@@ -145,6 +153,8 @@ fn over_tcp_the_server_asks_for_its_password() {
     assert_eq!(fs::metadata(pgpass).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
+/// If the process that started a temporary server is killed, the server ends and its folder is
+/// removed.
 #[test]
 fn a_killed_process_leaves_no_server_and_no_folder() {
     const KILLED: &str = "PGSLUICE_TEST_TO_BE_KILLED";
@@ -168,7 +178,7 @@ fn a_killed_process_leaves_no_server_and_no_folder() {
     assert!(Path::new(&folder).is_dir());
     child.kill().unwrap();
     child.wait().unwrap();
-    // A process that nobody collects has no command line any more.
+    // A zombie process has no command line.
     let command = || fs::read(format!("/proc/{server}/cmdline")).unwrap_or_default();
     wait_until(
         || format!("{folder} or process {server} is left behind"),
@@ -176,6 +186,7 @@ fn a_killed_process_leaves_no_server_and_no_folder() {
     );
 }
 
+/// Two servers of one process run at the same time. They share one initdb, but no data.
 #[test]
 fn two_servers_run_side_by_side() {
     let installation = &each_major()[0];
@@ -192,6 +203,7 @@ fn two_servers_run_side_by_side() {
     assert!(psql(&two.url("postgres"), "SELECT FROM only_here").is_err());
 }
 
+/// If a server does not start, the hint has the reason and the path of the log.
 #[test]
 fn a_server_that_does_not_start_says_why() {
     let scratch = Scratch::new("refusing", 0o755);
@@ -205,6 +217,7 @@ fn a_server_that_does_not_start_says_why() {
     assert!(hint.contains("shared_buffers") && hint.contains("/log"), "{hint}");
 }
 
+/// Data of another major version are refused, and the message names that version.
 #[test]
 fn data_of_another_major_version_are_refused() {
     let all = each_major();
@@ -223,6 +236,8 @@ fn data_of_another_major_version_are_refused() {
     assert!(by_number.to_string().contains(&expected), "{by_number}");
 }
 
+/// A folder with other files, or to which others can write, is refused and left unchanged. An empty
+/// folder is used.
 #[test]
 fn a_folder_with_other_things_is_left_alone() {
     let scratch = Scratch::new("other things", 0o755);
@@ -249,23 +264,26 @@ fn a_folder_with_other_things_is_left_alone() {
     start(&empty).unwrap();
 }
 
+/// A PID file whose process is not a server does not count as a running server.
 #[test]
 fn a_stale_pid_file_names_no_server() {
     let scratch = Scratch::new("stale", 0o755);
     fs::create_dir(scratch.0.join("data")).unwrap();
-    // This very process is alive, and no server.
+    // This process is alive, but it is not a server.
     let text = format!("{}\n", std::process::id());
     fs::write(scratch.0.join("data/postmaster.pid"), text).unwrap();
     assert!(Server::attach(&scratch.0).unwrap().is_none());
 }
 
-/// The folder of a relocatable installation (its own prefix), with what it needs beside it.
+/// A relocatable installation, and the folder of its package.
 fn relocatable() -> Option<(Installation, PathBuf)> {
     let embedded = find_all().into_iter().find(|i| !i.bin.starts_with("/usr"))?;
     let package = embedded.bin.parent()?.parent()?.to_owned();
     Some((embedded, package))
 }
 
+/// If root's programs are in a folder that the server's user cannot read, the server runs from a
+/// copy, which is used again.
 #[test]
 fn programs_in_a_private_folder_are_run_from_a_copy_by_root() {
     let Some((installation, package)) = relocatable() else {
@@ -302,6 +320,7 @@ fn programs_in_a_private_folder_are_run_from_a_copy_by_root() {
     }
 }
 
+/// If the server's user cannot reach the folder that root has chosen, the start fails with a hint.
 #[test]
 fn root_is_told_when_the_server_cannot_reach_its_folder() {
     if !is_root() {

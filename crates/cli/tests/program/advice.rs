@@ -1,5 +1,5 @@
-//! What `plan` tells before the load: each piece of advice where it holds, with
-//! its reason, and not where it does not.
+//! `plan` gives advice before a load: each note appears where it applies, with its reason, and
+//! nowhere else.
 
 use crate::common::{on_first_and_last_major, World};
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 const MB: u64 = 1 << 20;
 
-/// A world whose settings are too small for everything.
+/// A server whose settings are too small for a large load.
 fn world(installation: &pgsluice_pgserver::Installation) -> World {
     let settings = [
         ("max_wal_size", "64MB"),
@@ -21,14 +21,14 @@ fn world(installation: &pgsluice_pgserver::Installation) -> World {
     world
 }
 
-/// A file that begins with this record and is said to be so long.
+/// Creates a sparse file of this length that begins with this record.
 fn file(world: &World, name: &str, record: &[u8], length: u64) -> String {
     let path = world.file(name, record);
     File::options().write(true).open(&path).unwrap().set_len(length).unwrap();
     path
 }
 
-/// The plan's notes; nothing was changed for them.
+/// Runs `plan`, which must succeed; returns its notes.
 fn notes(world: &World, arguments: &[&str]) -> Vec<String> {
     let output = world.run(&[&["plan"], arguments].concat());
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -36,7 +36,7 @@ fn notes(world: &World, arguments: &[&str]) -> Vec<String> {
     said.lines().filter_map(|l| l.strip_prefix("note      ").map(str::to_owned)).collect()
 }
 
-/// The one note that begins so; `None` where there is none.
+/// Returns the only note with this beginning, or `None`.
 fn note<'n>(notes: &'n [String], start: &str) -> Option<&'n str> {
     let mut found = notes.iter().filter(|n| n.starts_with(start));
     let note = found.next();
@@ -52,7 +52,7 @@ fn settings(world: &mut World) {
     assert!(said.contains("force checkpoints") && said.contains("12000 MB would not"), "{said}");
     let said = note(&of_large, "checkpoint_timeout is 30 s").unwrap();
     assert!(said.contains("the load takes 200 s"), "{said}");
-    // Nothing that matters only where indexes stay.
+    // No note is about settings that matter only if indexes stay during the load.
     let about_indexes = ["wal_compression", "shared_buffers"];
     assert!(about_indexes.iter().all(|s| note(&of_large, s).is_none()), "{of_large:?}");
     assert_eq!(notes(world, &[&small, "--table", "t"]), [""; 0]);
@@ -67,7 +67,7 @@ fn settings(world: &mut World) {
     let said = note(&of_indexed, "shared_buffers is 16 MB").unwrap();
     assert!(said.contains("read again and again"), "{said}");
     assert_eq!(notes(world, &[&small, "--table", "i"]), [""; 0]);
-    // The session's roles may have it on.
+    // The database's own setting overrides that of the server.
     world.sql("ALTER DATABASE postgres SET wal_compression = on");
     assert!(note(&notes(world, &[&large, "--table", "i"]), "wal_compression").is_none());
 }
@@ -85,13 +85,13 @@ fn slots(world: &mut World) {
 }
 
 fn disk(world: &mut World) {
-    // More than any disk has; the file itself takes no room.
+    // Larger than any disk. The file is sparse and takes no space.
     let huge = file(world, "huge.csv", b"1,2,x\n", 2_000_000 * MB);
     let all = notes(world, &[&huge, "--table", "t"]);
     let data = world.server.data().to_str().unwrap().to_owned();
     let said = note(&all, &format!("the disk under {data} has ")).unwrap();
     assert!(said.contains("may need up to 8000000 MB"), "{said}");
-    // A role that may not read where the data directory is gets no note.
+    // A role that may not read `data_directory` gets no note.
     world.sql("CREATE ROLE plain LOGIN; GRANT INSERT ON t TO plain");
     let url = world.server.url("postgres").replace("postgres@", "plain@");
     let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
@@ -105,7 +105,7 @@ fn disk(world: &mut World) {
     assert!(note(&notes(world, &[&small, "--table", "t"]), "the disk").is_none());
 }
 
-/// What is said to be saved is what the table is smaller by.
+/// The note says how many bytes the better order of columns saves in each row; check that number.
 fn order_of_columns(world: &mut World) {
     world.sql("CREATE TABLE o (f bool, a bigint, g bool, b bigint, h smallint, c bigint)");
     let file = world.file("o.csv", b"t,1,f,2,3,4\n");
@@ -142,7 +142,7 @@ fn triggers(world: &mut World) {
         ["trigger first fires for each row".to_owned(), each, slow]
     };
     assert_eq!(said, expected("COPY"));
-    // Where they are turned off nothing fires; by `insert` they stay.
+    // With `--triggers off` there is no note, except by `insert`, which leaves the triggers on.
     let off = [&file, "--table", "g", "--triggers", "off"];
     assert_eq!(notes(world, &off), [""; 0]);
     let said = notes(world, &[&off[..], &["--method", "insert"]].concat());
@@ -151,9 +151,9 @@ fn triggers(world: &mut World) {
     assert_eq!(said, expected("INSERT"));
 }
 
-/// `load` says the same, and says it while the rows are still to come.
+/// `load` prints the notes of `plan` before it has read all rows.
 fn before_the_load(world: &mut World) {
-    // More than is read to see what it is; the rest waits for the test.
+    // Longer than the part that is examined before the load. The test sends the rest later.
     let wide = [vec![b'x'; 4 << 20], b"\n".to_vec()].concat();
     let start = world.file("wide.csv", &wide);
     let planned = notes(world, &[&start, "--table", "w"]);
@@ -167,7 +167,7 @@ fn before_the_load(world: &mut World) {
     let mut rows = child.stdin.take().unwrap();
     rows.write_all(&wide).unwrap();
     let said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    // A slow machine hears where it is, now and then.
+    // On a slow machine, progress lines may come in between.
     let mut said = said.filter(|l| {
         let progress = l.contains(", bottleneck: ") && !l.contains(" rows loaded ");
         l.starts_with(' ') || !progress && !l.contains(" since the start")
@@ -181,7 +181,7 @@ fn before_the_load(world: &mut World) {
     drop(rows);
     let rest: Vec<String> = said.collect();
     assert!(child.wait().unwrap().success());
-    // And not again at its end.
+    // The notes are not repeated at the end of the load.
     assert!(rest.iter().any(|l| l.contains("2 rows loaded by copy-text")), "{rest:?}");
     assert!(!rest.iter().any(|l| told.contains(l)), "{rest:?}");
     assert_eq!(world.sql("SELECT count(*) FROM w"), "2");
@@ -196,6 +196,8 @@ fn before_the_load(world: &mut World) {
     assert!(unlogged.status.success() && said.lines().any(|l| l == given_up), "{said}");
 }
 
+/// `plan` and `load` give advice before the first row: on settings, replication slots, disk space,
+/// the order of columns and triggers. They do so only where it applies.
 #[test]
 fn advice() {
     on_first_and_last_major(|installation| {

@@ -1,5 +1,5 @@
-//! Files of `--format binary`: cut into tuples, counted, passed over, located and
-//! rejected one by one, against stock COPY of the same bytes.
+//! Files of `--format binary`: the loader splits them into tuples, which it counts, skips, locates
+//! and rejects one by one. Stock COPY of the same bytes is the reference.
 
 use crate::common::{each_major, World};
 use pgsluice_core::sink::{HEADER, TRAILER};
@@ -27,7 +27,7 @@ fn stream(tuples: &[Vec<u8>]) -> Vec<u8> {
     [HEADER.as_slice(), &tuples.concat(), TRAILER].concat()
 }
 
-/// Good rows from one number to before another one.
+/// Good rows with the ids `from..to`.
 fn good(from: i32, to: i32) -> Vec<Vec<u8>> {
     (from..to).map(|id| row(id, Some(1), b"abc", 1)).collect()
 }
@@ -78,7 +78,8 @@ fn side(path: &str) -> Vec<Value> {
 
 const METHODS: &[&str] = &["auto", "copy-binary", "copy-fresh", "unlogged-logged", "lanes"];
 
-/// Every class by every method that takes binary files; what is kept is a file of the same form.
+/// By every method that takes binary files, a bad tuple of each class is rejected alone. The reject
+/// file is a binary file with exactly these tuples, and can be loaded as it is.
 #[test]
 fn refused_tuples_are_rejected_as_they_were() {
     for (major, installation) in each_major().iter().enumerate() {
@@ -114,7 +115,7 @@ fn refused_tuples_are_rejected_as_they_were() {
                 assert_eq!(said["sqlstate"], *sqlstate, "{method}: {said}");
                 assert_eq!(said["column"].as_str(), *column, "{method}: {said}");
             }
-            // Loadable as it stands: the same tuples are refused again.
+            // The reject file can be loaded as it is: the same tuples are refused again.
             let summary = load(&rejects, &again, "auto");
             assert_eq!((&summary["read"], &summary["rejected"]), (&11.into(), &11.into()));
             assert!(fs::read(&again).unwrap() == kept, "{method}");
@@ -122,14 +123,14 @@ fn refused_tuples_are_rejected_as_they_were() {
     }
 }
 
-/// The first bad tuple stops the load: stock COPY's message and line, and nothing is loaded.
+/// The first bad tuple stops the load with stock COPY's message and line, and nothing is loaded.
 #[test]
 fn an_error_names_the_tuple() {
     for installation in each_major() {
         let mut world = World::new(&installation);
         for (tuple, sqlstate, column) in bad() {
             world.sql(TABLE);
-            // Once behind several chunks.
+            // For this class, several chunks come before the bad tuple.
             let before = if sqlstate == "22021" { 30_000 } else { 300 };
             let bytes =
                 stream(&[good(0, before), vec![tuple], good(before, before + 100)].concat());
@@ -139,7 +140,7 @@ fn an_error_names_the_tuple() {
             let said = world.load(&[&file, "--table", "t", "--format", "binary"]).unwrap_err();
             assert!(said.contains(&stock.0), "{sqlstate}: {said}\nstock: {stock:?}");
             assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
-            // A foreign key is checked when all rows are in.
+            // A deferred foreign key is checked after all rows, so its error names no line.
             if sqlstate != "23503" {
                 let line = before + 1;
                 assert!(stock.1.contains(&format!("line {line}")), "{stock:?}");
@@ -191,7 +192,7 @@ fn damaged_files() {
             ("field count", with(at(20_000), b"\0\x03"), Some(20_001)),
             ("field size", with(at(20_000) + 2, b"\xff\xff\xff\xfe"), Some(20_001)),
             ("cut off in a value", whole[..at(24_999) + 17].to_vec(), Some(25_000)),
-            // Two bytes of a value that a trailer of ours would make whole.
+            // If the loader added a trailer here, its two bytes would complete the value.
             ("cut off before the last two bytes", whole[..whole.len() - 4].to_vec(), Some(25_000)),
             ("behind the trailer", [&whole[..], b"x"].concat(), Some(25_001)),
             (
@@ -236,8 +237,9 @@ fn damaged_files() {
     }
 }
 
-/// Several files, compressed, through a pipe, passed over and cut off; one COPY for each where
-/// a statement trigger counts them.
+/// Tuples of several files, of compressed files and of a pipe are counted, also with `--skip`,
+/// `--limit` and `--where`. If the table has a statement trigger, each file is one COPY. Methods
+/// that cannot load binary files refuse them.
 #[test]
 fn tuples_are_counted() {
     let mut world = World::new(each_major().last().unwrap());
@@ -288,7 +290,8 @@ fn tuples_are_counted() {
     }
 }
 
-/// A tuple that is too long to be held streams through, and is rejected as it was.
+/// A tuple that is too long to be held in memory is streamed. If the server refuses it, it is
+/// rejected unchanged.
 #[test]
 fn long_tuples() {
     let mut world = World::new(each_major().last().unwrap());
@@ -318,7 +321,7 @@ fn long_tuples() {
     let said = side(&rejects).remove(0);
     assert_eq!((&said["record"], &said["sqlstate"]), (&2.into(), &"22001".into()));
 
-    // Cut off within it.
+    // The file ends within the long tuple.
     let file = world.file("cut.bin", &bytes[..10 << 20]);
     let said = world.load(&[&file, "--table", "t", "--format", "binary"]).unwrap_err();
     let offset = HEADER.len() + tuples[0].len();
@@ -328,7 +331,8 @@ fn long_tuples() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "2");
 }
 
-/// `check` reports every bad tuple, and `plan` says what a load would do.
+/// `check` reports every bad tuple, except violations that depend on other rows; `plan` explains
+/// how the file would be loaded.
 #[test]
 fn check_and_plan_read_tuples() {
     let mut world = World::new(each_major().last().unwrap());
@@ -341,7 +345,7 @@ fn check_and_plan_read_tuples() {
     assert_eq!(output.status.code(), Some(4), "{output:?}");
     let told = String::from_utf8(output.stdout).unwrap();
     let told: Vec<Value> = told.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-    // What depends on other rows is left to the load.
+    // Only a load can check constraints that depend on other rows.
     let expected: Vec<_> =
         bad().into_iter().filter(|b| !["23505", "23503"].contains(&b.1)).collect();
     let states: Vec<&str> = told.iter().map(|r| r["sqlstate"].as_str().unwrap()).collect();

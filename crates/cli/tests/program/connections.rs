@@ -1,6 +1,6 @@
-//! Every way that libpq knows of saying where the server is and who one is:
-//! key/value strings, URLs, variables, service and password files, TLS with
-//! every sslmode, tickets of a Kerberos realm. And the password appears nowhere.
+//! Every way that libpq has to give the server's address and the user's credentials: key/value
+//! strings, URLs, variables, service and password files, TLS with every sslmode, Kerberos tickets.
+//! The password must not appear anywhere.
 
 use crate::common::realm::Realm;
 use crate::common::{each_major, left_out, on_each_major, wait_until, Port, World};
@@ -11,12 +11,12 @@ use std::os::unix::fs::{chown, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-/// It needs quoting in every one of the forms.
+/// A password that must be quoted in each of the forms.
 const PASSWORD: &str = "s3cr3t p'a\\ss@:/";
 /// The same in a URL, and in a string of keywords and values.
 const IN_URL: &str = "s3cr3t%20p'a%5Css%40%3A%2F";
 const IN_KEYWORDS: &str = "'s3cr3t p\\'a\\\\ss@:/'";
-/// What of it would be recognised anywhere.
+/// Parts of it that would show in any form of quoting.
 const TELLTALE: [&str; 2] = ["s3cr3t", "p'a"];
 
 /// A server on a port, with a role that has a password.
@@ -40,7 +40,8 @@ impl Site {
         Site { world, port, logged }
     }
 
-    /// Gives the server a file that only its user may read; its path there.
+    /// Copies a file into the data directory, where only the server's user may read it; returns its
+    /// path.
     fn give(&self, from: &str, name: &str) -> PathBuf {
         let data = self.world.server.data();
         let owner = fs::metadata(&data).unwrap();
@@ -51,7 +52,7 @@ impl Site {
         to
     }
 
-    /// Restarts the server with settings, and with rules that go before its own.
+    /// Restarts the server with these settings, and with these rules before its own in pg_hba.conf.
     fn restart_with(&mut self, rules: &str, settings: &[(&str, &str)]) {
         let path = self.world.server.data().join("pg_hba.conf");
         let own = fs::read_to_string(&path).unwrap();
@@ -60,7 +61,7 @@ impl Site {
         self.world.log(&mut self.logged);
     }
 
-    /// The program without anything of this user's own.
+    /// The program, without this user's environment and home directory.
     fn program(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pgsluice"));
         command.args(arguments).env_clear().env("HOME", self.world.path("home"));
@@ -68,7 +69,8 @@ impl Site {
         command
     }
 
-    /// Loads a row; gives what the server logged of it.
+    /// Loads a row, then plans the load; neither may show the password. Returns what the server
+    /// logged.
     fn loads(&mut self, what: &str, to: Option<&str>, variables: &[(&str, &str)]) -> String {
         let file = self.world.file("one.csv", b"1,x\n");
         let summary = self.world.path("summary.json");
@@ -91,7 +93,7 @@ impl Site {
         log
     }
 
-    /// Does not load; gives what the program said.
+    /// Runs a load that must fail without showing the password; returns its message.
     fn fails(&mut self, what: &str, to: &str, variables: &[(&str, &str)]) -> String {
         let file = self.world.file("one.csv", b"1,x\n");
         let mut command = self.program(&["load", &file, "--table", "t", "--to", to]);
@@ -129,7 +131,7 @@ fn forms(site: &mut Site) {
     let tight = format!("{keywords} password={IN_KEYWORDS}");
     site.loads("keywords", Some(&tight), &[]);
     site.loads("PGPASSWORD", Some(&keywords), &[("PGPASSWORD", PASSWORD)]);
-    // The first host answers nobody.
+    // The first host does not answer.
     let two = format!("postgresql://loader:{IN_URL}@127.0.0.1:1,127.0.0.1:{port}/postgres");
     site.loads("two hosts", Some(&two), &[]);
     let variables = [
@@ -155,7 +157,7 @@ fn forms(site: &mut Site) {
     for to in ["service=mine", "postgresql:///?service=mine"] {
         site.loads("service", Some(to), &[("PGSERVICEFILE", &service)]);
     }
-    // What --to says goes before what the service says, hidden or not.
+    // `--to` takes precedence over the service file, even for a password that is hidden.
     let wrong = fs::read_to_string(&service).unwrap() + "password=wrong\n";
     let wrong = site.world.file("wrong", wrong.as_bytes());
     let over = format!("service=mine password={IN_KEYWORDS}");
@@ -184,7 +186,7 @@ fn forms(site: &mut Site) {
     assert!(said.contains("\"/nowhere/.s.PGSQL.5432\" failed"), "{said}");
 }
 
-/// In the process list for as long as the program runs, and in its own folder of /proc.
+/// In every form of `--to`, the program removes the password from its command line in /proc.
 fn process_list(site: &Site) {
     let port = site.port.number;
     for to in [
@@ -192,7 +194,7 @@ fn process_list(site: &Site) {
         format!("postgresql://loader@127.0.0.1:{port}/postgres?password={IN_URL}"),
         format!("host=127.0.0.1 port={port} user=loader dbname=postgres password={IN_KEYWORDS}"),
         format!("host=127.0.0.1 port={port} password = {IN_KEYWORDS} user=loader dbname=postgres"),
-        // Of two it is the last one, and the first is hidden too.
+        // Of several passwords the last one counts, and all are hidden.
         format!(
             "postgresql://loader:s3cr3t@127.0.0.1:{port}/postgres?pass%77ord={IN_URL}&sslpassword=s3cr3t"
         ),
@@ -214,7 +216,7 @@ fn process_list(site: &Site) {
                 let bytes = fs::read(format!("/proc/{}/cmdline", child.id())).unwrap();
                 String::from_utf8_lossy(&bytes).into_owned()
             };
-            // The password is visible until the program has run itself again; then no longer.
+            // The password is visible until the program has executed itself again.
             let mut last = String::new();
             wait_until(
                 || format!("{to} stays in the process list"),
@@ -234,8 +236,8 @@ fn process_list(site: &Site) {
     }
 }
 
-/// Certificates for the server (for the name localhost) and for a client, a
-/// CA that has signed both, and another that has signed nothing.
+/// Certificates for the server (named localhost) and for a client, the CA that signed both, and
+/// another CA that signed nothing. Returns `None` if openssl is not installed.
 fn certificates(world: &World) -> Option<String> {
     let folder = world.path("tls");
     fs::create_dir_all(&folder).unwrap();
@@ -257,7 +259,7 @@ fn certificates(world: &World) -> Option<String> {
     found.then_some(folder)
 }
 
-/// Turns TLS on, with a role that only a certificate lets in.
+/// Turns TLS on. The role `certified` can log in only with a client certificate.
 fn turn_on_tls(site: &mut Site, folder: &str) {
     for name in ["server.key", "server.crt", "ca.crt"] {
         site.give(&format!("{folder}/{name}"), name);
@@ -317,7 +319,7 @@ fn tls(site: &mut Site) {
     site.fails("wrong key", &format!("{locked} sslpassword=s3cr3t"), &[]);
 }
 
-/// Whether the program's libpq knows GSS: one that the program brings itself does not.
+/// Whether the program's libpq supports GSS; a libpq that is linked into the program does not.
 fn knows_gss(site: &Site) -> bool {
     let to = "host=127.0.0.1 port=1 gssencmode=require";
     let output = site.program(&["plan", "x", "--table", "t", "--to", to]).output().unwrap();
@@ -360,6 +362,8 @@ fn gss(site: &mut Site, realm: &Realm) {
     }
 }
 
+/// A load connects with every form of connection string, with variables, a service file and a
+/// password file. The password appears in no output, log, summary or process list.
 #[test]
 fn connections() {
     let mut site = Site::new(&each_major().pop().unwrap());
@@ -367,7 +371,8 @@ fn connections() {
     process_list(&site);
 }
 
-/// `-h`, `-p`, `-U`, `-d` and `-t` go before a service file and the variables, as psql's do.
+/// `-h`, `-p`, `-U`, `-d` and `-t` take precedence over a service file and the variables, as in
+/// psql.
 #[test]
 fn options_of_psql() {
     let mut site = Site::new(&each_major().pop().unwrap());
@@ -410,6 +415,8 @@ fn options_of_psql() {
     }
 }
 
+/// Loads connect over TLS with every sslmode, with a client certificate and with an encrypted key.
+/// Certificates that do not match are refused.
 #[test]
 fn encrypted_connections() {
     for installation in each_major() {
@@ -422,6 +429,8 @@ fn encrypted_connections() {
     left_out("TLS, which no PostgreSQL here was built with");
 }
 
+/// A Kerberos ticket logs in, with GSS encryption and without it. A missing ticket or another
+/// user's ticket is refused.
 #[test]
 fn kerberos() {
     let built_with_gss = |installation: &Installation| {
@@ -440,7 +449,8 @@ fn kerberos() {
     }
 }
 
-/// Neither a refused connection nor a summary shows the password.
+/// The password appears neither in the message of a refused connection nor in the process list,
+/// standard error or the summary.
 #[test]
 fn secrets() {
     on_each_major(|installation| secrets_of(&mut World::new(installation)));

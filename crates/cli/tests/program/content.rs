@@ -1,10 +1,10 @@
-//! Files that are not what the options say: refused or noted before the first row, or explained by a
-//! hint.
+//! Files that do not match the options: the load refuses them before the first row, prints a note,
+//! or explains the error by a hint.
 
 use crate::common::{each_major, World};
 
-/// Files that are not what the options say are refused before a table is created or a row is sent,
-/// with the option that would load them.
+/// A file that does not match the options is refused, and the message or its hint says which option
+/// would load it. With `--create`, no table is created.
 fn other_content(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS made, one, two; CREATE TABLE one (line text)");
     world.sql("CREATE TABLE two (id int, name text)");
@@ -58,7 +58,7 @@ fn other_content(world: &mut World) {
     }
 }
 
-/// What may be meant is noted.
+/// If a file loads but may be meant otherwise, a note says so.
 fn noted(world: &mut World) {
     let semicolons = b"id;name\n1;a\n2;b\n";
     let noted = |world: &World, bytes: &[u8], options: &[&str], what: &str| {
@@ -67,7 +67,7 @@ fn noted(world: &mut World) {
         assert!(summary["notes"].to_string().contains(what), "{summary}");
     };
     noted(world, semicolons, &["--table", "one"], "would have 2 with --delimiter ';'");
-    // Spaces are frequent within values, so they are noted alone.
+    // Spaces are frequent within values, so they only cause a note.
     let spaces = b"id kind size\n1 5 1.5\n2 5 2.5\n3 7 3.5\n4 7 4.5\n5 7 4.25\n";
     noted(world, spaces, &["--table", "made", "--create", "--header"], "with --delimiter ' '");
     world.sql("DROP TABLE made");
@@ -112,14 +112,14 @@ fn noted(world: &mut World) {
     world.sql("DROP TABLE made");
     let shape = "SELECT attname || ' ' || atttypid::regtype FROM pg_attribute \
         WHERE attrelid = 'made'::regclass AND attnum > 0";
-    // Lines of JSON are values where neither commas nor quotes mean anything.
+    // If neither commas nor quotes have a meaning, lines of JSON load as values.
     let lines = world.file("lines.json", b"{\"a\": 1}\n{\"a\": 2}\n");
     let whole = ["--delimiter", "\\x01", "--quote", "\\x02"];
     world.load(&[&[&lines, "--table", "made", "--create"], &whole[..]].concat()).unwrap();
     assert_eq!(world.sql(shape), "c1 json");
 }
 
-/// Values that the server takes, and that are perhaps meant otherwise.
+/// Values that the server accepts but that may be meant otherwise cause a note.
 fn what_no_error_would_show(world: &mut World) {
     world.sql("CREATE TABLE IF NOT EXISTS seen (at timestamp, name text, note text)");
     let zones = "2024-01-02T10:00:00+02:00, Ann,x\n2024-01-03T10:00:00+02:00, Bob,y\n";
@@ -148,6 +148,8 @@ fn what_no_error_would_show(world: &mut World) {
     }
 }
 
+/// A file that does not match the options is refused, and the hint names the right option. If the
+/// server accepts values that may be meant otherwise, a note says so.
 #[test]
 fn files_are_what_the_options_say() {
     let mut world = World::new(each_major().last().unwrap());

@@ -1,4 +1,4 @@
-//! What `load` promises that is about none of the other files.
+//! Promises of `load` that belong in none of the other files.
 
 use crate::common::{each_major, World};
 use std::process::{Command, Output, Stdio};
@@ -16,7 +16,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// How many tests, or methods of a suite, a page names, each of which must be there.
+/// Counts the tests and suite methods that a page names. Each must exist.
 fn named_tests(page: &str) -> usize {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let table = std::fs::read_to_string(format!("{root}/docs/{page}")).unwrap();
@@ -38,13 +38,14 @@ fn named_tests(page: &str) -> usize {
     named
 }
 
+/// Every test that docs/reviews.md names exists.
 #[test]
 fn the_tests_that_answer_reviews_exist() {
     let named = named_tests("reviews.md");
     assert!(named > 80, "{named} tests are named");
 }
 
-/// The benchmark's suite of the article measures each way of the loader.
+/// The benchmark suite of the article, votes.toml, measures every method of the loader.
 #[test]
 fn every_method_is_measured() {
     let suite = include_str!("../../../../bench/suites/votes.toml");
@@ -75,6 +76,7 @@ fn without_a_header_the_first_line_is_data() {
     }
 }
 
+/// `--delimiter` accepts `\t` and `\x1f`; the list of `--columns` may have spaces.
 #[test]
 fn delimiters_take_escapes_and_columns_are_listed_with_commas() {
     let mut world = world();
@@ -92,7 +94,8 @@ fn delimiters_take_escapes_and_columns_are_listed_with_commas() {
     );
 }
 
-/// The session's DateStyle and TimeZone say what a value means, on every route.
+/// `--date-style` and `--time-zone` decide what dates and times mean, on every route. If neither an
+/// option nor a value shows the order of day and month, a note says so.
 #[test]
 fn date_style_and_time_zone_set_the_sessions() {
     let mut world = world();
@@ -109,7 +112,7 @@ fn date_style_and_time_zone_set_the_sessions() {
             world.sql("SELECT to_char(d, 'YYYY-MM-DD ') || (z AT TIME ZONE 'UTC')::text FROM t");
         assert_eq!(row, "2024-02-03 2024-07-01 03:00:00", "{method}");
     }
-    // Where no option says the order and no date shows it, what the server takes is noted.
+    // If neither an option nor a date shows the order, a note names the one that the server uses.
     let note = "column d has dates such as 03/02/2024, and none of the first records shows whether";
     for (bytes, more, noted) in [
         ("03/02/2024,2024-07-01\n", &[][..], true),
@@ -127,7 +130,8 @@ fn date_style_and_time_zone_set_the_sessions() {
     assert_eq!(wrong.status.code(), Some(1), "{}", said(&wrong));
 }
 
-/// A time zone that is a rule defines abbreviations, which PostgreSQL 18 prefers to UTC's.
+/// A time zone given as a rule, such as `UTC+5`, defines its own abbreviations, and PostgreSQL 18
+/// prefers them to UTC's. Binary loads in such a zone give the same results as stock COPY.
 #[test]
 fn a_zone_that_is_a_rule_leaves_dates_to_the_server() {
     let mut world = world();
@@ -152,6 +156,7 @@ fn a_zone_that_is_a_rule_leaves_dates_to_the_server() {
     }
 }
 
+/// Without `--lanes`, there is one lane per core, but at most half of max_connections.
 #[test]
 fn lanes_default_to_the_number_of_cores() {
     let mut world = world();
@@ -163,6 +168,7 @@ fn lanes_default_to_the_number_of_cores() {
     assert_eq!(summary["lanes"], cores.min(half.parse().unwrap()));
 }
 
+/// The landing table of `staged` is unlogged, unless `--landing logged` is given.
 #[test]
 fn the_landing_is_unlogged_unless_told_otherwise() {
     let mut world = world();
@@ -181,7 +187,8 @@ fn the_landing_is_unlogged_unless_told_otherwise() {
     }
 }
 
-/// 2 only before anything is connected: these have a server that cannot be reached.
+/// Each kind of failure has its exit code. Usage errors exit with 2 before the program connects;
+/// these cases name a server that cannot be reached.
 #[test]
 fn exit_codes() {
     let mut world = world();
@@ -191,7 +198,7 @@ fn exit_codes() {
     let bad = world.file("bad.csv", b"1,x\nq,y\n");
     let nowhere = "postgresql://nobody@127.0.0.1:1/none";
     let usage: [&[&str]; 10] = [
-        // The file that is read.
+        // The summary would overwrite the input.
         &["--summary", &good],
         &["--reject-limit", "5"],
         &["--on-error", "reject", "--reject-file", "-"],
@@ -224,7 +231,7 @@ fn exit_codes() {
     let header = world.file("header.csv", b"id,v\n1,2\n3,4\n");
     let output = program(&["load", &header, "--table", "n", "--create", "--to", &url]);
     assert_eq!(output.status.code(), Some(4), "{}", said(&output));
-    // So is a header that is not the table's.
+    // A header that does not match the table is an error in the data, too.
     let both: &[&str] = &["--header", "--missing-columns", "error"];
     for (names, more) in [
         ("a,c", &["--header"][..]),
@@ -242,14 +249,14 @@ fn exit_codes() {
         let output = program(&["load", &good, "--table", "t", "--to", target]);
         assert_eq!(output.status.code(), Some(2), "{target}: {}", said(&output));
     }
-    // Within the limit it is 3 only where something was rejected.
+    // Within the reject limit, the exit code is 3 only if something was rejected.
     let none = world.path("none");
     let reject = ["--on-error", "reject", "--reject-file", &none];
     let output = program(&[&["load", &good, "--table", "t", "--to", &url], &reject[..]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
 }
 
-/// A percentage is one of the records read, as the summary counts them, for `check` too.
+/// A percentage for `--reject-limit` refers to all records read, for `load` and for `check`.
 #[test]
 fn a_percentage_is_of_the_records_read() {
     let mut world = world();
@@ -268,7 +275,7 @@ fn a_percentage_is_of_the_records_read() {
     assert_eq!(world.sql("SELECT string_agg(a::text, ' ' ORDER BY a) FROM t"), "7 8 9");
 }
 
-/// Tables that inherit from the one that is loaded are neither looked at nor emptied.
+/// A load neither inspects nor truncates tables that inherit from its table.
 #[test]
 fn children_are_left_alone() {
     let mut world = world();
@@ -293,7 +300,8 @@ fn children_are_left_alone() {
     }
 }
 
-/// `plan` and `check` take whatever `load` takes.
+/// `plan` and `check` accept the arguments of `load`. `check` counts the same records as `load`,
+/// and writes neither rows nor rejects.
 #[test]
 fn plan_and_check_take_the_arguments_of_load() {
     let mut world = world();
@@ -335,7 +343,8 @@ fn plan_and_check_take_the_arguments_of_load() {
     assert_eq!(checked["loaded"], 1);
 }
 
-/// A marker of defaults is as good in a check as in a load, and draws from no sequence.
+/// `check` accepts the marker of `--default` and checks the default value, but advances no
+/// sequence.
 #[test]
 fn check_takes_markers_of_defaults() {
     let newest = each_major().into_iter().max_by_key(|i| i.version.major);
@@ -357,7 +366,8 @@ fn check_takes_markers_of_defaults() {
     }
 }
 
-/// Without a name, the reject file is in the current folder and is named after the first file.
+/// Without `--reject-file`, the reject file is in the current folder and is named after the first
+/// file.
 #[test]
 fn rejects_have_a_name_of_their_own() {
     let mut world = world();
@@ -374,6 +384,7 @@ fn rejects_have_a_name_of_their_own() {
     assert!(std::fs::exists(world.path("part-1.csv.rejects.jsonl")).unwrap());
 }
 
+/// A record that `--where` leaves out counts as skipped, and the header is not counted.
 #[test]
 fn the_summary_has_its_four_integers_and_counts_no_header() {
     let mut world = world();
@@ -399,11 +410,11 @@ fn the_summary_has_its_four_integers_and_counts_no_header() {
         ])
         .unwrap();
     let n = |key: &str| summary[key].as_u64().unwrap();
-    // Skipped: the first record, and the one that --where leaves out.
+    // Skipped: the first record, and the record that `--where` leaves out.
     assert_eq!((n("read"), n("loaded"), n("rejected"), n("skipped")), (4, 1, 1, 2));
 }
 
-/// `docs/summary.md` has every key that is written, with its type, and no other.
+/// `docs/summary.md` lists every key of the summary with its type, and no other key.
 #[test]
 fn the_summary_is_as_documented() {
     let mut world = world();
@@ -452,8 +463,8 @@ fn the_same_file_again_is_loaded_again() {
     assert_eq!(world.sql("SELECT to_regnamespace('pgsluice_loads')"), "", "nothing is remembered");
 }
 
-/// Without the right to make the schema the load works: one transaction has nothing to record, and
-/// lanes keep what is there.
+/// A role that may not create the schema of the ledger can load: a load in one transaction records
+/// nothing there.
 #[test]
 fn without_the_right_to_make_the_ledger_the_load_works() {
     let mut world = world();
@@ -472,6 +483,8 @@ fn without_the_right_to_make_the_ledger_the_load_works() {
     assert_eq!(world.sql("SELECT to_regnamespace('pgsluice_loads')"), "");
 }
 
+/// If the table's lock is not available within `--lock-timeout`, the load exits with 6 and loads
+/// nothing.
 #[test]
 fn a_lock_that_is_not_to_be_had_in_time_fails_the_load() {
     let mut world = world();

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 const SHAPE: &str = "SELECT string_agg(attname || ' ' || atttypid::regtype, ', ' ORDER BY attnum)
     FROM pg_attribute WHERE attrelid = 'made'::regclass AND attnum > 0";
 
-/// The types are those of the records that are loaded: not of those passed over, not of the
-/// first file alone, not of records that are too short or too long.
+/// Types are inferred from the records that are loaded, in all files. Skipped records, and records
+/// with too few or too many fields, do not count.
 fn what_is_loaded(world: &mut World) {
     let create = |world: &mut World, files: &[&str], more: &[&str]| {
         world.sql("DROP TABLE IF EXISTS made");
@@ -22,7 +22,7 @@ fn what_is_loaded(world: &mut World) {
     let (small, large) = (world.file("1.csv", b"1\n"), world.file("2.csv", b"3000000000\n"));
     create(world, &[&small, &large], &[]);
     assert_eq!(world.sql(SHAPE), "c1 bigint");
-    // What a quoted marker is, and one without quotes, is what the options say.
+    // `--force-null` and `--force-not-null` decide whether a NULL marker counts as a value.
     let quoted = world.file("quoted.csv", b"\"1\",\"2\"\n\"\",\"3\"\n\"4\",\n");
     create(world, &[&quoted], &["--force-null", "c1", "--force-not-null", "c2"]);
     assert_eq!(world.sql(SHAPE), "c1 integer, c2 text");
@@ -42,8 +42,8 @@ fn what_is_loaded(world: &mut World) {
     assert!(said.contains("cannot be read twice"), "{said}");
 }
 
-/// Names that no column can have are refused, long ones are cut as the server cuts them, odd
-/// ones are taken as they are.
+/// Names that no column can have are refused, long names are truncated as the server truncates
+/// them, and unusual names are kept.
 fn names(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS made");
     let create = ["--table", "made", "--header", "--create"];
@@ -57,7 +57,7 @@ fn names(world: &mut World) {
         assert!(said.contains(what) && said.contains("names.csv, line 1: "), "{said}");
         assert_eq!(world.sql("SELECT to_regclass('made')"), "");
     }
-    // An existing table has to have the names.
+    // An existing table must have the columns that the header names.
     world.sql("CREATE TABLE made (id int, other int)");
     for (bytes, what) in [
         (&b"id,\n1,2\n"[..], "field 2 of the header has no name"),
@@ -78,13 +78,13 @@ fn names(world: &mut World) {
     assert!(summary["notes"].to_string().contains("is cut to"), "{summary}");
     let cut = "n".repeat(62);
     assert_eq!(world.sql(SHAPE), format!("select text, A \"b\" text, {cut} text"));
-    // The same file again says the same names.
+    // The header still matches the table when the file is loaded again.
     let again = world.load(&[&file, "--table", "made", "--header"]).unwrap();
     assert_eq!(again["loaded"], 1);
 }
 
-/// A value that an inferred type would alter, far behind what the type was inferred from, ends
-/// a check as it ends a load.
+/// A value far after the records that were used for inference may be one that the inferred type
+/// would alter. It stops a load, and a check fails with the same message.
 fn altered_later(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS made");
     let rows = (0..200_000).flat_map(|i| format!("{i},x{i}\n").into_bytes());
@@ -99,7 +99,8 @@ fn altered_later(world: &mut World) {
     assert_eq!(world.sql("SELECT to_regclass('made')"), "");
 }
 
-/// Neither a malformed record before it nor its length hides a value that its type would alter.
+/// A value that its type would alter is found even if a malformed record precedes it, or if its
+/// record is very long.
 fn hidden_values(world: &mut World) {
     let rejects = world.path("hidden.rejects");
     let reject = ["--on-error", "reject", "--reject-file", &rejects];
@@ -136,8 +137,8 @@ fn hidden_values(world: &mut World) {
     }
 }
 
-/// A table that lanes have committed is taken back where the load fails, unless others have
-/// brought rows into it meanwhile.
+/// If a load by lanes fails, it drops the table that it created and committed, unless another
+/// session has inserted rows into it.
 fn rows_of_others(world: &mut World) {
     for others in [false, true] {
         world.sql("DROP TABLE IF EXISTS made");
@@ -158,7 +159,7 @@ fn rows_of_others(world: &mut World) {
         if others {
             world.sql("INSERT INTO made VALUES (7)");
         }
-        // The load may be over already, if it is not to be.
+        // If the load has ended too early, the checks below show it.
         let _ = stdin.write_all(b"x\n");
         drop(stdin);
         let output = child.wait_with_output().unwrap();
@@ -173,7 +174,8 @@ fn rows_of_others(world: &mut World) {
     }
 }
 
-/// Where a load ends before the table is there for others, none is said to be left.
+/// If a load fails before other sessions can see the new table, the message does not say that the
+/// table is left.
 fn none_is_left(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS made");
     let file = world.file("one.csv", b"1,x\n");
@@ -188,8 +190,8 @@ fn none_is_left(world: &mut World) {
     }
 }
 
-/// A second file of the same kind goes to the same columns: the table has the file's order, and a
-/// table that is packed refuses a load by position until `--columns` says the order.
+/// A new table has the file's order of columns, so a second file can be loaded by position. A table
+/// made with `--pack-columns` refuses loads by position, unless `--columns` gives the order.
 fn positions_stay(world: &mut World) {
     let first = world.file("m1.csv", b"5,5000000000,a\n");
     let second = world.file("m2.csv", b"7,8,c\n");
@@ -213,11 +215,11 @@ fn positions_stay(world: &mut World) {
     world.load(&[&second, "--table", "made", "--columns", r#""c1","c2","c3""#]).unwrap();
     world.load(&[&named, "--table", "made", "--header"]).unwrap();
     assert_eq!(world.sql(rows), "5 5000000000 a; 7 8 c; 9 10 d");
-    // The mark is the comment: without it the table is like any other.
+    // The table's comment marks it as packed. Without the comment, it is like any other table.
     world.sql("COMMENT ON TABLE made IS NULL");
     world.load(&[&world.file("m4.csv", b"12,11,e\n"), "--table", "made"]).unwrap();
     assert_eq!(world.sql("SELECT c1 FROM made WHERE c3 = 'e'"), "11");
-    // Columns that lie well in the file's order need no mark.
+    // If packing does not change the order, the table is not marked.
     world.sql("DROP TABLE made");
     let narrow = world.file("m5.csv", b"1,a\n");
     world.load(&[&narrow, "--table", "made", "--create", "--pack-columns"]).unwrap();
@@ -225,8 +227,8 @@ fn positions_stay(world: &mut World) {
     assert_eq!(world.sql("SELECT count(*) FROM made"), "2");
 }
 
-/// Doubles come back as the decimal numbers that they were: shortest texts of doubles of every
-/// size, the ends of binades, and their neighbours. What the server prints otherwise is no double.
+/// A column becomes double precision only if the server prints each value as the same decimal
+/// number. Tested are the shortest texts of doubles in every binade, at its ends and next to them.
 fn doubles(world: &mut World) {
     let mut texts = vec!["0.5".to_string(), "1e-05".into(), "2e-07".into()];
     let mut seed = 7u64;
@@ -238,7 +240,7 @@ fn doubles(world: &mut World) {
         }
     }
     texts.extend((0..400).map(|e| format!("1e{}", e - 200)));
-    // As Python and R print what lies in the middle between two shortest texts.
+    // A value in the middle between two shortest texts, as Python and R print it.
     texts.push("2.9802322387695312e-08".into());
     let rows: Vec<String> =
         texts.iter().enumerate().map(|(i, text)| format!("k{i},{text}\n")).collect();
@@ -264,7 +266,8 @@ fn doubles(world: &mut World) {
     assert_eq!(world.sql(SHAPE), "c1 double precision");
 }
 
-/// Codes stay text, money keeps its zeros, and what has a type means the same in it.
+/// Codes stay text, money keeps its trailing zeros, and values mean the same in their inferred
+/// type.
 fn meanings(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS made");
     let file = world.file(
@@ -294,8 +297,8 @@ fn meanings(world: &mut World) {
     );
 }
 
-/// What is usual in real files does not stop them: headers as R and pandas write them, a
-/// delimiter at the header's end, a byte order mark, empty lines at the end.
+/// Common oddities of real files do not stop a load: headers as R and pandas write them, a
+/// delimiter at the end of the header, a byte order mark, empty lines at the end.
 fn first_try(world: &mut World) {
     for (bytes, shape, rows, notes) in [
         (
@@ -343,7 +346,7 @@ fn first_try(world: &mut World) {
     assert!(said.contains("missing data for column \"b\""), "{said}");
 }
 
-/// Empty lines at the end are found wherever chunks of the file end.
+/// Empty lines at the end are found, wherever a chunk of the file ends.
 fn blank_ends(world: &mut World) {
     for lines in [1, (1 << 19) - 400_000, 700_001] {
         let mut bytes = b"1,2\n".repeat(100_000);
@@ -361,8 +364,8 @@ fn blank_ends(world: &mut World) {
     }
 }
 
-/// A column without a value in the first records gets its type from the others if the input can
-/// be read twice.
+/// If a column has no value in the first records, its type is inferred from later ones, provided
+/// that the input can be read twice. Otherwise the column is text.
 fn late_values(world: &mut World) {
     let mut bytes = b"a,b\n".to_vec();
     bytes.extend(b"1000,\n".repeat(200_000));
@@ -377,7 +380,7 @@ fn late_values(world: &mut World) {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && said.contains("are text: b"), "{said}");
     assert_eq!(world.sql(SHAPE), "a bigint, b text");
-    // What contradicts a type that was inferred without it.
+    // Values that contradict a type which was inferred from earlier records.
     bytes = b"a,b\n".to_vec();
     bytes.extend(b"1000,2024-01-01\n".repeat(100_000));
     for value in ["x,2024-01-01", "9223372036854775808,2024-01-01", "1,2024-02-30", "1,31.1."] {
@@ -391,6 +394,8 @@ fn late_values(world: &mut World) {
     }
 }
 
+/// With `--create`, common oddities of real files do not stop a load. A column whose first value
+/// comes late gets the right type, and empty lines at the end are skipped.
 #[test]
 fn real_files_load_at_the_first_try() {
     let mut world = World::new(each_major().last().unwrap());
@@ -399,6 +404,8 @@ fn real_files_load_at_the_first_try() {
     blank_ends(&mut world);
 }
 
+/// `--create` infers only types that keep the meaning of every value: codes stay text, money keeps
+/// its zeros, and a double is printed as the same number.
 #[test]
 fn types_alter_no_value() {
     let mut world = World::new(each_major().last().unwrap());
@@ -406,11 +413,15 @@ fn types_alter_no_value() {
     doubles(&mut world);
 }
 
+/// A new table has the file's order of columns, so a second file can be loaded by position. A table
+/// made with `--pack-columns` refuses that, unless `--columns` gives the order.
 #[test]
 fn columns_stay_where_the_file_has_them() {
     positions_stay(&mut World::new(each_major().last().unwrap()));
 }
 
+/// `--create` takes types and names from the records that are loaded. A load that fails drops its
+/// table, unless another session has inserted rows into it.
 #[test]
 fn tables_are_made_from_what_is_loaded() {
     let mut world = World::new(each_major().last().unwrap());

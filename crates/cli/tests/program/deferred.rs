@@ -1,10 +1,10 @@
-//! Constraints that wait for the commit, around loads that do something between rows and commit.
+//! Deferred constraints, in methods that have more to do between the last row and the commit.
 
 use crate::common::{on_first_and_last_major, wait_until, World};
 use std::fs;
 use std::process::{Command, Stdio};
 
-/// So many rows `a,text` that each of several lanes gets some.
+/// Rows `a,text`, enough for each of several lanes to get some.
 fn rows() -> Vec<u8> {
     (0..100_000).flat_map(|a| format!("{a},{}\n", "x".repeat(60)).into_bytes()).collect()
 }
@@ -15,7 +15,7 @@ fn rows() -> Vec<u8> {
 fn lanes_are_heard_before_the_first_commit() {
     on_first_and_last_major(|installation| {
         let mut world = World::new(installation);
-        // Of the lanes it lets one pass, which would be the first to be committed.
+        // The trigger lets one lane pass, which would be the first to commit.
         world.sql(
             "CREATE TABLE t (a int, b text); CREATE FUNCTION one() RETURNS trigger LANGUAGE plpgsql \
                AS $$ BEGIN IF NOT pg_try_advisory_lock(1) THEN RAISE 'one is enough'; END IF; \
@@ -34,7 +34,8 @@ fn lanes_are_heard_before_the_first_commit() {
     });
 }
 
-/// A deferred key in two lanes: each lane waits for the other's end when the key is checked.
+/// If two lanes have the same deferred key, each waits for the other when the key is checked. The
+/// load must detect this and fail.
 #[test]
 fn lanes_with_the_same_deferred_key_are_told_apart() {
     on_first_and_last_major(|installation| {
@@ -64,7 +65,8 @@ fn lanes_with_the_same_deferred_key_are_told_apart() {
     });
 }
 
-/// The server alters no table with checks that are still to come.
+/// The server refuses to alter a table with pending deferred checks. `unlogged-logged` must run
+/// them first, and a violation leaves the table as it was.
 #[test]
 fn unlogged_logged_does_not_wait_with_them() {
     on_first_and_last_major(|installation| {

@@ -1,4 +1,4 @@
-//! A load must not empty a table by mistake, nor leave out most of a file.
+//! A load must neither empty a table nor reject most of a file by mistake.
 
 use crate::common::{each_major, World};
 use std::fs;
@@ -7,7 +7,9 @@ fn world() -> World {
     World::new(each_major().last().unwrap())
 }
 
-/// `false | pgsluice load - --truncate`, a filter that keeps nothing, bad values only.
+/// A load with `--truncate` that would load no row fails and leaves the table unchanged, by every
+/// method. Cases: an empty pipe, a filter that keeps nothing, only bad values, all records skipped.
+/// `--allow-empty` permits it.
 #[test]
 fn a_load_that_would_leave_the_emptied_table_empty_changes_nothing() {
     let mut world = world();
@@ -46,6 +48,8 @@ fn a_load_that_would_leave_the_emptied_table_empty_changes_nothing() {
     }
 }
 
+/// If the input has no records, `--create` fails and creates no table, unless `--allow-empty` is
+/// given.
 #[test]
 fn a_new_table_without_a_row_is_not_created() {
     let mut world = world();
@@ -61,7 +65,8 @@ fn a_new_table_without_a_row_is_not_created() {
     assert_eq!(world.sql("SELECT count(*) FROM n"), "0");
 }
 
-/// One record may span many lines: those count as well, and the summary says both.
+/// A record may span many lines. The reject limit counts these lines as well as records, and the
+/// summary has both numbers.
 #[test]
 fn the_reject_limit_counts_lines_too() {
     let mut world = world();
@@ -95,7 +100,8 @@ fn the_reject_limit_counts_lines_too() {
     }
 }
 
-/// Without a limit of the user's, 10 % of what was read is the most, but 100 always pass.
+/// Without `--reject-limit`, at most 10 % of what was read may be rejected, but 100 records always
+/// may be. A load that exceeds this stops before the end of a long file.
 #[test]
 fn the_default_limit_stops_a_load_whose_dialect_is_wrong() {
     let mut world = world();
@@ -113,7 +119,7 @@ fn the_default_limit_stops_a_load_whose_dialect_is_wrong() {
         let code = if passes { 3 } else { 4 };
         assert_eq!(output.status.code(), Some(code), "{bad} {good}: {output:?}");
     }
-    // It does not wait for the end of a long file.
+    // The load stops before the end of a long file.
     world.sql("DROP TABLE t; CREATE TABLE t (a int, b int)");
     let file = world.file("long.csv", &some(400_000, 0));
     let _ = fs::remove_file(&rejects);

@@ -1,5 +1,5 @@
-//! Files in every encoding that the server knows; databases in another one than
-//! UTF-8, and what a load makes of escapes there.
+//! Files in every encoding of the server, and databases in other encodings than UTF-8, where
+//! escapes mean bytes of the database's encoding.
 
 use std::process::{Command, Output};
 
@@ -37,9 +37,9 @@ fn stock(conn: &mut Conn, bytes: &[u8]) -> Result<u64, String> {
     conn.copy_end().map_err(|e| e.message().to_string())
 }
 
-/// `\xc3\xa9` of the text format are two bytes of the *database's* encoding, in
-/// LATIN1 two characters and not one: only the server can tell. Beside them stand
-/// characters of the file's own encoding, quotes and backslashes.
+/// In the text format, `\xc3\xa9` means two bytes of the *database's* encoding, which are two
+/// characters in LATIN1. By every method, such escapes mean what they mean to stock COPY, also next
+/// to quotes, backslashes and characters of the file's encoding.
 #[test]
 fn escapes_mean_bytes_of_the_databases_encoding() {
     let world = World::new(&each_major()[0]);
@@ -70,8 +70,8 @@ fn escapes_mean_bytes_of_the_databases_encoding() {
     }
 }
 
-/// Escapes that are no characters of the database's encoding are refused as stock
-/// COPY refuses them, and rejected alone.
+/// Escapes that are no characters of the database's encoding are refused with stock COPY's message,
+/// and only their records are rejected.
 #[test]
 fn escapes_that_are_no_characters_are_refused() {
     let world = World::new(&each_major()[0]);
@@ -100,8 +100,8 @@ fn escapes_that_are_no_characters_are_refused() {
     }
 }
 
-/// A byte within a character that looks like a backslash or a delimiter ends no record and
-/// parts no field.
+/// In SJIS, a character's second byte may be that of a backslash or a delimiter. It neither ends a
+/// record nor separates fields.
 #[test]
 fn characters_with_a_backslash_in_them() {
     let mut world = World::new(each_major().last().unwrap());
@@ -138,8 +138,8 @@ fn characters_with_a_backslash_in_them() {
     }
 }
 
-/// Escapes beside characters of the file's encoding: the record that stock COPY takes is not
-/// rejected for what it would be in UTF-8.
+/// A record may have escapes next to characters of the file's encoding. If stock COPY accepts it,
+/// it is not rejected because it would be invalid in UTF-8.
 #[test]
 fn escapes_beside_other_encodings() {
     let mut world = World::new(each_major().last().unwrap());
@@ -159,8 +159,8 @@ fn escapes_beside_other_encodings() {
     }
 }
 
-/// Names mean the same in every statement, those outside the load's transaction too: in a
-/// database of another encoding, and for a user who has set one.
+/// Non-ASCII names mean the same in every statement, also outside the load's transaction. Here the
+/// database is in LATIN1, and the user has set PGCLIENTENCODING.
 #[test]
 fn names_beyond_ascii() {
     let world = World::new(&each_major()[0]);
@@ -183,7 +183,7 @@ fn names_beyond_ascii() {
     let steps = summary["steps"].as_array().unwrap();
     assert!(steps.iter().any(|s| s == "ANALYZE \"public\".\"té\""), "{steps:?}");
     assert!(steps.iter().any(|s| s.as_str().unwrap().contains("ié\" recreated")), "{steps:?}");
-    // What was made and committed for the lanes is taken back.
+    // The load drops the table that it created and committed for the lanes.
     let bad = world.file("bad.csv", "bé,a\n1,2\n3\n".as_bytes());
     let output = run(&bad, &["--table", "né", "--create"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -192,7 +192,7 @@ fn names_beyond_ascii() {
     assert_eq!(left[0][0], None);
 }
 
-/// A database without an encoding may have labels that are UTF-8 nowhere.
+/// In a SQL_ASCII database, a label of an enum need not be valid UTF-8. Loads into its column work.
 #[test]
 fn labels_that_are_no_characters() {
     let world = World::new(&each_major()[0]);
@@ -209,10 +209,11 @@ fn labels_that_are_no_characters() {
     assert_eq!(conn.exec(found).unwrap()[0][0].as_deref(), Some("61,e9"));
 }
 
-/// Characters, one of which is in each of the server's encodings.
+/// Nearly every encoding of the server has at least one of these characters.
 const CHARACTERS: [&str; 9] = ["é", "ж", "日本", "한국", "ب", "α", "א", "ไ", "ơ"];
 
-/// By their names, as stock COPY converts them.
+/// `--encoding` accepts every encoding of the server by its name. Values are converted as stock
+/// COPY converts them.
 #[test]
 fn every_encoding_of_the_server() {
     let mut world = World::new(each_major().last().unwrap());
@@ -250,13 +251,14 @@ fn every_encoding_of_the_server() {
     assert_eq!(world.sql("SELECT \"café\" FROM made"), "1");
 }
 
-/// Characters whose second byte is that of a backslash, of a delimiter or of a quote hide nothing
-/// and end nothing: not where chunks are cut for lanes and rejects, nor where records are counted.
+/// A character may contain the byte of a backslash, a delimiter or a quote. That byte neither hides
+/// nor ends anything where the input is split for lanes and rejects, or where records are counted.
 #[test]
 fn characters_that_end_in_ascii_bytes() {
     let mut world = World::new(each_major().last().unwrap());
     world.sql("CREATE TABLE s (a int, b text); CREATE TABLE t (a int, b text)");
-    // In each, `#` is a number: a record that ends in such a character, one that goes on behind it.
+    // In each pattern, `#` stands for a number. One record ends in such a character, another
+    // continues after it.
     type Case<'c> = (&'c str, [&'c str; 2], &'c str, &'c [u8], &'c [u8]);
     let (text, backslash) = (["--format", "text"], ["--escape", "\\"]);
     let cases: [Case<'_>; 5] = [
@@ -312,8 +314,8 @@ fn characters_that_end_in_ascii_bytes() {
     }
 }
 
-/// In EUC_JIS_2004 か and its mark are one character, of which UTF-8 makes two: what a limit lets
-/// through is for the server to count.
+/// In EUC_JIS_2004, か and its mark are one character; in UTF-8 they are two. The server has to
+/// count the characters for a limit such as `varchar(3)`.
 #[test]
 fn characters_that_are_two_of_utf8() {
     let world = World::new(&each_major()[0]);

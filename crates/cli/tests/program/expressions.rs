@@ -1,4 +1,4 @@
-//! Values that the server makes of the text of fields.
+//! `--expr`: the server computes values from the text of fields.
 
 use crate::common::{each_major, on_first_and_last_major, World};
 use crate::fields::remove;
@@ -32,7 +32,7 @@ fn messy(i: usize) -> String {
     )
 }
 
-/// The server makes of each text what the same expression makes of what stock COPY has brought.
+/// `--expr` gives the same values as the same SQL over text columns that stock COPY loaded.
 #[test]
 fn expressions_are_run_by_the_server() {
     on_first_and_last_major(|installation| {
@@ -69,7 +69,8 @@ fn expressions_are_run_by_the_server() {
     });
 }
 
-/// What an expression or a type refuses is that record's, which is kept as it was.
+/// If an expression or a type refuses a value, the message names its record, and the record is
+/// rejected unchanged.
 #[test]
 fn what_expressions_refuse_is_named_and_rejected() {
     on_first_and_last_major(|installation| {
@@ -131,7 +132,7 @@ fn what_expressions_refuse_is_named_and_rejected() {
     });
 }
 
-/// Bad expressions are refused before the first row, by the name of the option.
+/// Invalid expressions are refused before the first row, with a message that names the option.
 #[test]
 fn expressions_are_read_before_the_first_row() {
     let mut world = World::new(each_major().last().unwrap());
@@ -167,7 +168,8 @@ fn expressions_are_read_before_the_first_row() {
         assert_eq!(output.status.code(), Some(2), "{more:?}: {output:?}");
     }
     assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
-    // A name in a subquery is not the field's; a ? in quotes is not either, and ?? is one.
+    // A name in a subquery does not mean the field. A `?` in quotes is text, and `??` is the
+    // operator `?`.
     let summary = world.load(&[
         &file,
         "--table",
@@ -179,7 +181,7 @@ fn expressions_are_read_before_the_first_row() {
     ]);
     assert_eq!(summary.unwrap()["loaded"], 2);
     assert_eq!(world.sql("SELECT string_agg(a || b, ' ' ORDER BY a) FROM t"), "1x ! ytrue 2ztrue");
-    // So it works for values that are not in the file, and for those of a condition.
+    // `--expr` also applies to the values of `--set`, and `--where` sees its results.
     world.sql("TRUNCATE t");
     let summary = world.load(&[
         &file,

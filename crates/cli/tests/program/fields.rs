@@ -1,5 +1,5 @@
-//! Fields that are left out or go to columns of other names, by every method. The oracle is stock
-//! COPY into a table with all fields, and INSERT … SELECT from it.
+//! Fields that are left out, or go to columns with other names, by every method. The reference is
+//! stock COPY into a table with all fields, and INSERT … SELECT from it.
 
 use crate::common::{each_major, on_first_and_last_major, World};
 use std::fs;
@@ -18,7 +18,7 @@ pub const METHODS: [&str; 11] = [
     "insert",
 ];
 
-/// A field to leave out, or a text to keep, with all that the form has.
+/// A text for a field that is left out or kept. Together these texts use all that CSV allows.
 fn text(i: usize) -> String {
     match i % 7 {
         0 => "\"a, \"\"b\"\"\nand c\"".into(),
@@ -38,7 +38,7 @@ fn csv(records: usize) -> String {
     (1..=records).map(record).collect()
 }
 
-/// The same in COPY's text format.
+/// The same records in COPY's text format.
 fn as_text(records: usize) -> String {
     let field = |i: usize| match i % 5 {
         0 => "a\\\tb\\\\".to_owned(),
@@ -70,7 +70,8 @@ const TABLES: &str = "
     CREATE TABLE s (id int PRIMARY KEY, y text, d date);
     CREATE TABLE t (LIKE s INCLUDING ALL)";
 
-/// Every method, every form, with and without rejects, over several chunks.
+/// Leaving out some fields does not change the others: by every method, in CSV and in text, with
+/// and without rejects, over several chunks.
 #[test]
 fn fields_that_are_left_out_change_nothing_else() {
     on_first_and_last_major(|installation| {
@@ -81,7 +82,8 @@ fn fields_that_are_left_out_change_nothing_else() {
         {
             world.sql(TABLES);
             let copy = format!("COPY raw FROM STDIN (FORMAT {form})");
-            // Up to PostgreSQL 17, stock COPY of CSV ends at a line of `\.` alone; there is none.
+            // Up to PostgreSQL 17, stock COPY of CSV ends at a line with `\.` alone. The input has
+            // none.
             world.stock(&copy, bytes.as_bytes()).unwrap();
             let (large, few) =
                 (world.file("large", bytes.as_bytes()), world.file("few", few.as_bytes()));
@@ -129,7 +131,8 @@ fn fields_that_are_left_out_change_nothing_else() {
     });
 }
 
-/// Refused records are kept with all of their fields, and named by the file's lines.
+/// Rejected records keep all of their fields. Their line, record number and offset are those in the
+/// file.
 #[test]
 fn rejects_are_the_files_own_records() {
     on_first_and_last_major(|installation| {
@@ -188,13 +191,14 @@ fn rejects_are_the_files_own_records() {
     });
 }
 
-/// The first bad record stops the load, with COPY's message and the file's place.
+/// The first bad record stops the load with COPY's message. The position is that in the file: line,
+/// record, byte offset and column.
 #[test]
 fn errors_name_the_files_line_and_field() {
     on_first_and_last_major(|installation| {
         let mut world = World::new(installation);
         world.sql(TABLES);
-        // COPY miscounts the lines of a first record that has several.
+        // COPY miscounts lines if the first record has several.
         let start = "x,1,y,2024-01-01,z\n";
         let record = |i| format!("\"long and longer \n{i}\",{i},y{i},2024-01-01,z\n");
         let fill: String = (2..=12_000).map(record).collect();
@@ -239,7 +243,8 @@ fn errors_name_the_files_line_and_field() {
     });
 }
 
-/// A header whose names are not the columns'.
+/// `--map`, `--unknown-columns` and `--missing-columns` adapt a header whose names are not the
+/// columns'. Names that do not fit are errors.
 #[test]
 fn a_header_is_mapped() {
     let mut world = World::new(each_major().last().unwrap());
@@ -286,7 +291,8 @@ fn a_header_is_mapped() {
         .is_ok());
 }
 
-/// Of a header that must match, only the fields that stay have to.
+/// `--columns` leaves fields out with every kind of `--header`. With `--header=match`, only the
+/// remaining fields must match.
 #[test]
 fn fields_are_left_out_whatever_the_header_is_for() {
     let mut world = World::new(each_major().last().unwrap());
@@ -310,7 +316,7 @@ fn fields_are_left_out_whatever_the_header_is_for() {
     assert!(listed.contains(":3: record 3, byte offset 12, column c: missing data"), "{listed}");
 }
 
-/// A column that is left out is not created.
+/// `--create` makes no column for a field that is left out.
 #[test]
 fn created_tables_lack_what_is_left_out() {
     let mut world = World::new(each_major().last().unwrap());
@@ -329,7 +335,7 @@ fn created_tables_lack_what_is_left_out() {
             assert_eq!(world.sql(columns), "id integer, the name text", "{method}");
         }
     }
-    // The types hold for records that were not seen, by the fields that stay.
+    // A later record that contradicts an inferred type is reported by the columns that remain.
     let mut late: String = (0..60_000).map(|i| format!("x{i},{i},{i}\n")).collect();
     late.push_str("x,y,007\n");
     let file = world.file("late.csv", late.as_bytes());
@@ -339,7 +345,7 @@ fn created_tables_lack_what_is_left_out() {
     assert!(said.contains("column n: ") && said.contains("(value \"007\")"), "{said}");
 }
 
-/// What does not go together is refused before anything is touched.
+/// Options on fields that contradict each other are usage errors of `load`, `plan` and `check`.
 #[test]
 fn options_on_fields_that_contradict_each_other() {
     let mut world = World::new(each_major().last().unwrap());
@@ -369,7 +375,8 @@ fn options_on_fields_that_contradict_each_other() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
-/// No field can be left out of a record that passes in pieces: the load stops and says so.
+/// A record that is too long to be held in memory is streamed, so no field can be left out of it.
+/// The load stops and says so.
 #[test]
 fn a_record_that_is_too_long_stops_the_load() {
     let mut world = World::new(each_major().last().unwrap());

@@ -1,5 +1,5 @@
-//! How files begin and end, and what becomes of that where one follows another: in one COPY,
-//! in one reject file.
+//! How files begin and end, and what happens where one follows another in one COPY or one reject
+//! file.
 
 use crate::common::{each_major, on_first_and_last_major, World};
 use std::fs;
@@ -13,8 +13,8 @@ const FIRES: &str = "
     CREATE TABLE t (a text, d date);
     CREATE TRIGGER fires AFTER INSERT ON t EXECUTE FUNCTION fires();";
 
-/// What `files` leave in `t` by a method, and how often the trigger has fired; `Err` is what
-/// the program said, when nothing is left.
+/// Loads `files`; returns the rows of `t` and how often the trigger has fired. A load that fails
+/// must leave nothing; its message is returned.
 fn joined(world: &mut World, files: &[&[u8]], more: &[&str]) -> Result<String, String> {
     world.sql("TRUNCATE t, fired");
     let name = |(i, bytes): (usize, &&[u8])| world.file(&format!("joint-{i}"), bytes);
@@ -33,7 +33,8 @@ fn joined(world: &mut World, files: &[&[u8]], more: &[&str]) -> Result<String, S
     }
 }
 
-/// Where nothing counts the COPYs, lines of several files are sent by one if they end alike.
+/// If no statement trigger counts the COPYs, the lines of several files are sent by one COPY,
+/// provided that they end alike.
 #[test]
 fn lines_of_several_files_are_one_copy() {
     let mut world = World::new(&each_major().remove(0));
@@ -51,19 +52,20 @@ fn lines_of_several_files_are_one_copy() {
     let rows = |statements: usize| Ok(format!("p1x q2y r3- s4z: {statements}"));
     for more in [&[][..], &["--once"]] {
         assert_eq!(load(&["p,1,x\nq,2,y\n", "r,3,\n", "s,4,z\n"], more), rows(1));
-        // A line without its end ends the COPY, and so does one that ends otherwise.
+        // A last line without a line end ends the COPY, and so does a different line end.
         assert_eq!(load(&["p,1,x\nq,2,y", "r,3,\n", "s,4,z"], more), rows(3), "{more:?}");
         assert_eq!(load(&["p,1,x\r\nq,2,y\r\n", "r,3,\n", "s,4,z\n"], more), rows(2));
-        // Quotes: lines that are written again, between those that are not.
+        // Lines with quotes are rewritten, here between lines that are not.
         assert_eq!(load(&["p,1,x\n", "\"q\",2,y\nr,3,\n", "s,4,z\n"], more), rows(3));
     }
-    // The server's error is named by file and line.
+    // An error of the server is reported by file and line.
     let said = load(&["p,1,x\nq,2,y\n", "r,3,\nr,bad,\n", "s,4,z\n"], &[]).unwrap_err();
     assert!(said.contains("1.csv, line 2, record 2"), "{said}");
 }
 
-/// A trigger that fires for each statement does so once for each file: no record runs into that
-/// of the next file, and no file is dropped behind a `\.`. The condition hides what is lost.
+/// A statement trigger fires once for each file. No record runs into the next file, and no file is
+/// dropped after a `\.`. The test uses `--where`, which would hide such losses from the loader's
+/// own count.
 #[test]
 fn each_file_is_one_copy() {
     on_first_and_last_major(|installation| {
@@ -79,7 +81,7 @@ fn each_file_is_one_copy() {
             let mut files = |files: &[&[u8]], more: &[&str]| {
                 joined(&mut world, files, &[&by[..], more].concat())
             };
-            // `staged` moves all rows on by one INSERT.
+            // `staged` moves all rows by one INSERT.
             let fired = |files: usize| if method == "staged" { 1 } else { files };
             let expected = |rows: &str, files: usize| Ok(format!("{rows}: {}", fired(files)));
             assert_eq!(files(&plain, &[]), expected("1 2 3 4 5 6", 4), "{method}");
@@ -89,7 +91,7 @@ fn each_file_is_one_copy() {
             assert_eq!(files(&ends, &[]), expected("1 2", 2), "{method}");
             let headed: [&[u8]; 2] = [b"a\n1", b"a\n2"];
             assert_eq!(files(&headed, &["--header=ignore"]), expected("1 2", 2), "{method}");
-            // An open quote is the fault of the file that has it.
+            // An open quote is reported for the file that has it.
             let open: [&[u8]; 2] = [b"1\n\"2", b"3\"\n"];
             let said = files(&open, &[]).unwrap_err();
             assert!(said.contains("joint-0, ") && said.contains("is not closed"), "{said}");
@@ -107,7 +109,8 @@ fn each_file_is_one_copy() {
     });
 }
 
-/// A record too long to be held ends its file, with its line end or without.
+/// A record that is too long to be held in memory and ends its file does not run into the next one,
+/// with or without a line end.
 #[test]
 fn a_long_record_before_the_next_file() {
     let mut world = World::new(each_major().last().unwrap());
@@ -143,12 +146,13 @@ fn a_long_record_before_the_next_file() {
     }
 }
 
-/// Where one COPY would not do for a file, the load fails rather than fire the trigger twice.
+/// If a file would need a second COPY, the load fails rather than fire a statement trigger twice.
 #[test]
 fn a_trigger_never_fires_twice_for_a_file() {
     let mut world = World::new(each_major().last().unwrap());
     world.sql(FIRES);
-    // A date that only the server can read, far behind others. In a separate file it does no harm.
+    // A date that only the server can read, far after other rows. In a separate file it causes no
+    // error.
     let row = |i: usize| format!("{i},2024-01-01\n").into_bytes();
     let many: Vec<u8> = (0..60_000).flat_map(row).collect();
     let odd = [&many[..], b"x,Jan 2 2024\n"].concat();
@@ -158,16 +162,16 @@ fn a_trigger_never_fires_twice_for_a_file() {
     let dates: [&[u8]; 2] = [b"1,2024-01-01\n", b"2,Jan 2 2024\n"];
     let all = joined(&mut world, &dates, &["--method", "copy-binary"]);
     assert_eq!(all.as_deref(), Ok("1 2: 2"));
-    // Triggers that are turned off count nothing.
+    // With `--triggers off`, no trigger counts the COPYs.
     let off = ["--triggers", "off", "--method", "copy-binary"];
     assert!(joined(&mut world, &[&odd], &off).unwrap().ends_with(" x: 0"));
-    // A bad value behind others is still named as such.
+    // A bad value after others is still reported as such.
     let dates: [&[u8]; 2] = [b"1,2024-01-01\n", b"2,never\n"];
     let said = joined(&mut world, &dates, &["--method", "copy-binary"]).unwrap_err();
     assert!(said.contains("joint-1, line 1, record 1") && said.contains("\"never\""), "{said}");
 }
 
-/// A byte order mark belongs to UTF-8; in another encoding the same bytes are characters.
+/// A byte order mark is skipped in UTF-8 only. In another encoding, the same bytes are characters.
 #[test]
 fn a_byte_order_mark_is_one_of_utf8() {
     let mut world = World::new(each_major().last().unwrap());
@@ -189,8 +193,8 @@ fn a_byte_order_mark_is_one_of_utf8() {
     }
 }
 
-/// A backslash at the end of a file of the text format: before a newline, which is part of the
-/// value then, and before nothing, where COPY drops it.
+/// In the text format, a file may end in a backslash and a newline, which is part of the value
+/// then, or in a backslash alone, which COPY drops. The reject file keeps these meanings.
 #[test]
 fn rejects_that_end_in_a_backslash() {
     let mut world = World::new(each_major().last().unwrap());
@@ -215,7 +219,7 @@ fn rejects_that_end_in_a_backslash() {
         assert_eq!((&summary["loaded"], &summary["rejected"]), (&2.into(), &2.into()));
         let kept = [&kept[..], b"q\tx\n"].concat();
         assert!(fs::read(&rejects).unwrap() == kept, "{:.40}", bytes.escape_ascii());
-        // The same two are refused again.
+        // The same two records are refused again.
         let summary = load(&world, &[&rejects], &again);
         assert_eq!(summary["rejected"], 2, "{:.40}", bytes.escape_ascii());
         assert!(fs::read(&again).unwrap() == kept, "{:.40}", bytes.escape_ascii());
@@ -224,7 +228,7 @@ fn rejects_that_end_in_a_backslash() {
             fs::remove_file(format!("{path}.jsonl")).unwrap();
         }
     }
-    // A good record that is judged beside a bad one has the value that COPY would give it.
+    // A good record that is checked together with a bad one gets the value that COPY would give it.
     for (end, value) in [("\\", "y"), ("\\\n", "y\n"), ("\\\\", "y\\")] {
         world.sql("TRUNCATE t");
         let file = world.file("first.txt", format!("q\tx\n1\ty{end}").as_bytes());
@@ -235,8 +239,8 @@ fn rejects_that_end_in_a_backslash() {
     }
 }
 
-/// Two files that were cut off within quotes, by COPY's rule: in one reject file, the second quote would close
-/// the first, and all between would be a value of a good record.
+/// Two files are cut off within quotes, as `--stray-quotes copy` allows. In one reject file the
+/// second quote would close the first, so a second reject file takes the rest.
 #[test]
 fn rejects_that_leave_a_quote_open() {
     let mut world = World::new(each_major().last().unwrap());
@@ -263,7 +267,7 @@ fn rejects_that_leave_a_quote_open() {
             assert_eq!(fs::read(&rejects).unwrap(), kept, "{method}");
             assert_eq!(fs::read(&second).unwrap(), b"a,b\n8,\"r\nbad,3\nbad,4\n", "{method}");
         }
-        // All six are refused again.
+        // All six records are refused again.
         let again = world.path("again.csv");
         let summary = load(&world, &[&rejects, &second], &again, method);
         assert_eq!((&summary["read"], &summary["rejected"]), (&6.into(), &6.into()), "{method}");
@@ -273,7 +277,7 @@ fn rejects_that_leave_a_quote_open() {
             fs::remove_file(format!("{path}.jsonl")).unwrap();
         }
     }
-    // A file that is there already is not written over, and nothing is loaded.
+    // An existing file is not overwritten, and nothing is loaded.
     world.sql("TRUNCATE t");
     let second = world.file("rejects.csv.2", b"kept");
     let reject = ["--table", "t", "--header", "--on-error", "reject", "--reject-file", &rejects];
@@ -284,8 +288,9 @@ fn rejects_that_leave_a_quote_open() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
 }
 
-/// A line end of another kind than the file's is the fault of one record; the others are loaded. The
-/// record goes on to the next end of the right kind, but a newline ends it where CR LF would.
+/// A line end of another kind than the file's makes one record bad; the others are loaded. The
+/// record goes on to the next line end of the right kind, but in a file with CR LF a newline ends
+/// it.
 #[test]
 fn a_line_end_of_another_kind_is_one_reject() {
     let mut world = World::new(each_major().last().unwrap());
@@ -315,8 +320,8 @@ fn a_line_end_of_another_kind_is_one_reject() {
     }
 }
 
-/// A table with statement triggers gets one COPY; an error ends it at once all the same,
-/// and notices, however many, are none.
+/// A table with a statement trigger gets one COPY. An error still stops the load at once, and no
+/// number of notices counts as an error.
 #[test]
 fn one_copy_for_statement_triggers_stops_at_the_first_error() {
     let mut world = World::new(each_major().last().unwrap());

@@ -32,6 +32,8 @@ fn rows(world: &mut World) -> String {
     world.sql("SELECT coalesce(string_agg(a || b, ',' ORDER BY a), '') FROM t")
 }
 
+/// A folder stands for its files in the order of their names. Hidden files, inner folders and files
+/// of other formats are left out, and a note names them.
 #[test]
 fn a_folder_is_its_files_by_name() {
     let mut world = world();
@@ -72,11 +74,11 @@ fn a_folder_is_its_files_by_name() {
     let planned = world.run(&["plan", &mixed, "--table", "t", "--json"]);
     let json: Value = serde_json::from_slice(&planned.stdout).unwrap();
     assert_eq!(json["files"].as_array().unwrap().len(), 4);
-    // What is written there is not read.
+    // An output file must not be one of the files that are read.
     let inside = format!("{mixed}/a.csv");
     let output = world.run(&["load", &mixed, "--table", "t", "--summary", &inside]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    // A link to nowhere is no file to leave out in silence.
+    // A symbolic link to nowhere is an error; it is not left out silently.
     std::os::unix::fs::symlink("/nowhere/at/all", format!("{mixed}/z.csv")).unwrap();
     let output = world.run(&["load", &mixed, "--table", "t"]);
     assert!(!output.status.success() && said(&output).contains("z.csv"), "{output:?}");
@@ -96,6 +98,8 @@ fn a_folder_is_its_files_by_name() {
     assert!(said(&output).contains("a.csv is not in COPY's binary format"), "{output:?}");
 }
 
+/// `--files-from` reads names of files and folders from a file or standard input, separated by
+/// newlines, or by NUL bytes with `--from0`.
 #[test]
 fn a_list_names_files() {
     let mut world = world();

@@ -1,13 +1,13 @@
-//! Every example of the help, the guide and the README runs as it stands, and the
-//! completions are ones that their shells read.
+//! Every example of the help, the guide and the README runs as it is, and shells can read their
+//! completions.
 
 use crate::common::{each_major, left_out, World};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// The commands among the examples of the reference, which is the programs'
-/// own help, and in the code of the guide and of the README.
+/// The commands in the examples of the reference, which is the programs' own help, and in the code
+/// of the guide and the README.
 fn examples() -> Vec<String> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let reference = fs::read_to_string(docs.join("reference.md")).unwrap();
@@ -38,7 +38,7 @@ fn examples() -> Vec<String> {
     found
 }
 
-/// A machine as the examples take for granted: databases, files, a service.
+/// The environment that the examples take for granted: databases, files, a service.
 struct Stage {
     world: World,
 }
@@ -59,7 +59,7 @@ impl Stage {
         {
             fs::create_dir_all(world.path(folder)).unwrap();
         }
-        // Outside of the clone, where its server would be the clone's own.
+        // The program is copied out of the clone, where it would use the clone's own server.
         fs::copy(env!("CARGO_BIN_EXE_pgsluice"), world.path("bin/pgsluice")).unwrap();
         let service = "[shop]\ndbname=shop\nuser=loader\n[warehouse]\ndbname=test\n";
         fs::write(world.path("services"), service).unwrap();
@@ -80,7 +80,7 @@ impl Stage {
         stage
     }
 
-    /// Runs a command of the shell in a folder of the stage.
+    /// Runs a shell command in a folder of the stage.
     fn run(&self, folder: &str, command: &str) -> Output {
         let programs = &self.world.server.installation().bin;
         let path = format!("{}:{}:/usr/bin:/bin", self.world.path("bin"), programs.display());
@@ -100,6 +100,7 @@ impl Stage {
     }
 }
 
+/// Every example of the help, the guide and the README runs as it is and reports no error.
 #[test]
 fn every_example_runs() {
     let stage = Stage::new();
@@ -112,7 +113,7 @@ fn every_example_runs() {
             continue;
         }
         let folder = if example.contains("--header") { "header" } else { "plain" };
-        // A machine and a folder that are not there, and a file of 160 MB.
+        // Replace a host and a folder that do not exist, and shrink a file of 160 MB.
         let command = example.replace("@db.example/", "@/").replace("7500000", "2000");
         let command = command.replace("'/landing/", &format!("'{}/", stage.world.path("landing")));
         let output = stage.run(folder, &command);
@@ -121,12 +122,12 @@ fn every_example_runs() {
         assert!(!said.contains("error"), "{example}: {said}");
         let _ = fs::remove_file(stage.world.path("plain/votes.bin"));
     }
-    // The servers of one of them.
+    // Stop the servers that one of the examples has started.
     let output = stage.run("plain", "pgsluice server stop --dir /tmp/cluster");
     assert!(output.status.success(), "{output:?}");
 }
 
-/// The shells that are here read their completions, and offer what there is.
+/// Each installed shell can read its completions, and completes commands and options with them.
 #[test]
 fn completions() {
     let stage = Stage::new();

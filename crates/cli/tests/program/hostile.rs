@@ -1,5 +1,5 @@
-//! Generated files, each by the next method in turn, against stock COPY of the
-//! same bytes: equal tables, or refusals both.
+//! Each generated file is loaded by the next method in turn and by stock COPY. Either the tables
+//! are equal, or both refuse the file.
 
 #[path = "../../../engine/tests/types/cases.rs"]
 #[rustfmt::skip] // many values on a line
@@ -10,13 +10,13 @@ use pgsluice_core::scan::Format;
 use pgsluice_fuzz::hostile;
 use pgsluice_fuzz::rng::Random;
 
-/// Files for each server and generator; a seed is a file, so that a failure can be
-/// had again. `PGSLUICE_CASES` asks for more.
+/// The number of files for each server and generator, or `PGSLUICE_CASES`. Each seed gives one
+/// file, so a failure can be reproduced.
 fn files() -> u64 {
     std::env::var("PGSLUICE_CASES").map_or(60, |n| n.parse().expect("PGSLUICE_CASES is a number"))
 }
 
-/// The methods, and what the server sees of each and of no other way.
+/// The methods, and a text that the server's log must have for each.
 const METHODS: &[(&str, &str)] = &[
     ("copy-binary", "COPY \"public\".\"p\""),
     ("insert", "INSERT INTO \"public\".\"p\""),
@@ -30,7 +30,7 @@ const METHODS: &[(&str, &str)] = &[
     ("unlogged-logged", "SET LOGGED"),
 ];
 
-/// A relation's columns, a file for it, and the options that give both sides its format.
+/// A table's columns, a file for it, and the options for its format on both sides.
 struct Given {
     columns: String,
     bytes: Vec<u8>,
@@ -38,16 +38,17 @@ struct Given {
     arguments: Vec<String>,
 }
 
-/// Columns of text, and options as odd as the server takes them.
+/// Columns of type text, with the oddest options that the server accepts.
 fn texts(rng: &mut Random, major: u32, method: &str) -> Option<Given> {
     let case = hostile::ReadCase::new(rng, major);
     let d = &case.dialect;
-    // Before 18 stock COPY takes such a line for the end of the data, the loader never does.
+    // Before PostgreSQL 18, stock COPY takes such a line as the end of the data; the loader never
+    // does.
     let dots = case.data.windows(2).any(|two| two == b"\\.");
     if d.format == Format::Csv && dots && major < 18 {
         return None;
     }
-    // What a default is, only the server knows, and the landing table has none.
+    // Only the server can compute a default, and the landing table has none.
     if d.default.is_some() && method == "staged" {
         return None;
     }
@@ -77,7 +78,7 @@ fn texts(rng: &mut Random, major: u32, method: &str) -> Option<Given> {
     Some(Given { columns: columns.join(", "), copy: case.options(), bytes: case.data, arguments })
 }
 
-/// Columns of every type, values at their limits, now and then one beyond.
+/// Columns of every type, with values at their limits, and sometimes one beyond.
 fn types(rng: &mut Random) -> Given {
     let columns: Vec<_> = (0..1 + rng.below(5)).map(|_| &CASES[rng.below(CASES.len())]).collect();
     let odd = if rng.once_in(2) { 4 } else { 40 };
@@ -91,7 +92,7 @@ fn types(rng: &mut Random) -> Given {
             };
             out.push_str(if i > 0 { "," } else { "" });
             let value = rng.pick(from);
-            // The one value that is another one for each transaction, beside NULL.
+            // Some values are NULL, and so is `now`, which differs between transactions.
             if value != "now" && !rng.once_in(10) {
                 out.push_str(&format!("\"{}\"", value.replace('"', "\"\"")));
             }
@@ -104,7 +105,7 @@ fn types(rng: &mut Random) -> Given {
     Given { columns: columns.join(", "), bytes: out.into_bytes(), copy, arguments: Vec::new() }
 }
 
-/// Loads the file both ways. True: both took it; false: both refused it.
+/// Loads the file both ways. Returns true if both accepted it, false if both refused it.
 fn agree(world: &mut World, given: &Given, (method, seen): (&str, &str), label: &str) -> bool {
     world.sql(&format!(
         "DROP TABLE IF EXISTS s, p; CREATE TABLE s ({}); CREATE TABLE p (LIKE s INCLUDING ALL)",
@@ -133,7 +134,7 @@ fn agree(world: &mut World, given: &Given, (method, seen): (&str, &str), label: 
                 "{label}: {log}"
             );
         }
-        // What was committed row by row stays, and is named.
+        // Rows that `insert` has committed one by one stay, and the message says how many.
         (Err((message, _)), Err(said)) => {
             // A method that sends records in order reports the error of the first bad one.
             let in_order = method.starts_with("copy-") || method.starts_with("unlogged");
@@ -147,6 +148,8 @@ fn agree(world: &mut World, given: &Given, (method, seen): (&str, &str), label: 
     expected.is_ok()
 }
 
+/// Every method loads the same rows from a generated file as stock COPY, or refuses the file like
+/// stock COPY.
 #[test]
 fn every_method_agrees_on_generated_files() {
     on_each_major(|installation| {

@@ -1,5 +1,5 @@
-//! What the files may be: several, compressed, in other encodings, with and
-//! without headers, with records that are too long to be held.
+//! Kinds of input: several files, compressed files, other encodings, files with and without
+//! headers, records that are too long to be held in memory.
 
 use crate::common::{on_first_and_last_major, on_last_major, World};
 use std::ffi::OsStr;
@@ -26,7 +26,7 @@ fn headers(world: &mut World) {
     world.sql("TRUNCATE h");
     load(world, &named, &["--header=ignore", "--columns", "a,C c"]).unwrap();
     assert_eq!(world.sql("SELECT string_agg(h::text, ' ' ORDER BY a) FROM h"), "(1,d,2) (3,d,4)");
-    // As stock COPY says it.
+    // The message is that of stock COPY.
     let stock =
         world.stock("COPY h FROM STDIN (FORMAT csv, HEADER match)", b"C c,a\n1,2\n").unwrap_err().0;
     let said = load(world, &named, &["--header=match"]).unwrap_err();
@@ -46,13 +46,14 @@ fn headers(world: &mut World) {
         let said = load(world, &file, &["--header"]).unwrap_err();
         assert!(said.contains(what) && said.contains("line 1"), "{said}");
     }
-    // Names that are none of the table's are renamed; its own in another order are a slip.
+    // `--columns` renames a header's names, but if they are the table's own, another order is an
+    // error.
     let other = world.file("other.csv", b"x,y\n1,2\n");
     load(world, &other, &["--header", "--columns", "a,C c"]).unwrap();
     load(world, &named, &["--header", "--columns", "C c,a"]).unwrap();
     let said = load(world, &named, &["--header", "--columns", "a,C c"]).unwrap_err();
     assert!(said.contains("named.csv, line 1: ") && said.contains("another order"), "{said}");
-    // Passed over, it may still say that fields and columns do not belong together.
+    // Even a header that is ignored can show that the order of columns is wrong.
     for (columns, noted) in [("a,C c", true), ("C c,a", false)] {
         let summary = load(world, &named, &["--header=ignore", "--columns", columns]).unwrap();
         assert_eq!(summary["notes"].to_string().contains("in another order"), noted, "{summary}");
@@ -78,7 +79,7 @@ fn headers(world: &mut World) {
     assert_eq!(world.sql("SELECT d::text FROM d"), "(1,5)", "the domain has the default");
 }
 
-/// A file without a line says nothing of the columns of the next one, whose header does.
+/// An empty file has no header; the columns of the next file come from its own header.
 fn headers_behind_empty_files(world: &mut World) {
     let empty = world.file("empty.csv", b"");
     let swapped = world.file("swapped.csv", b"C c,a\n1,2\n");
@@ -120,7 +121,7 @@ fn files(world: &mut World) {
     assert!(said.contains(&format!("{bad}, line 2, record 2, byte offset 4")), "{said}");
     assert_eq!(count(world, "f"), "6");
     std::fs::remove_file(bad).unwrap();
-    // As in a shell; and what a pattern finds and cannot be read is not left out in silence.
+    // As in a shell, a pattern finds no hidden files. A file that it finds must be readable.
     world.file(".hidden-1.csv", b"of,an,editor\n");
     let summary = world.load(&[&world.path("*-1.csv"), "--table", "f", "--truncate"]).unwrap();
     assert_eq!(summary["loaded"], 2);
@@ -136,7 +137,7 @@ fn files(world: &mut World) {
     assert!(!said.contains("postgres"), "nothing was connected: {said}");
 }
 
-/// A pattern means the files that it means in a shell, whatever bytes are in names.
+/// A pattern finds the same files as in a shell, whatever bytes are in their names.
 fn patterns(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS f; CREATE TABLE f (a int)");
     let folder = PathBuf::from(world.path("patterns"));
@@ -195,7 +196,8 @@ fn parts(world: &mut World) {
     conditions(world);
 }
 
-/// A condition may name columns that are not in the file: `check` leaves out what a load does.
+/// `--where` may name columns that are not in the file. `check` leaves out the same records as a
+/// load.
 fn conditions(world: &mut World) {
     world.sql(
         "DROP TABLE IF EXISTS w; CREATE TABLE w (a int CHECK (a > 0), s serial,
@@ -220,7 +222,7 @@ fn conditions(world: &mut World) {
     for (key, n) in [("read", 4), ("loaded", 2), ("rejected", 1), ("skipped", 1)] {
         assert_eq!((&summary[key], &checked[key]), (&n.into(), &n.into()), "{key}");
     }
-    // A number that the sequence has not given yet.
+    // `check` takes no number from the sequence.
     let output = world.run(&["check", &file, "--table", "w", "--columns", "a", "--where", "s > 0"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("column \"s\" does not exist"), "{said}");
@@ -230,7 +232,7 @@ fn conditions(world: &mut World) {
         let said = world.load(&[&[file.as_str()], &odd[..]].concat()).unwrap_err();
         assert!(said.contains("syntax error") && said.contains("is: a >"), "{method}: {said}");
     }
-    // A condition is no place for other statements.
+    // A condition must not contain other statements.
     for condition in ["true; DROP TABLE w", "true); DROP TABLE w; SELECT (1", "true; COMMIT"] {
         let odd = [&file, "--table", "w", "--columns", "a", "--where", condition];
         for command in ["plan", "check", "load"] {
@@ -255,7 +257,7 @@ fn encodings(world: &mut World) {
         world.load(&[&latin, "--table", "e", "--encoding", "LATIN1", "--method", method]).unwrap();
         assert_eq!(world.sql("SELECT b FROM e WHERE a = 1"), "café", "{method}");
     }
-    // A trailing byte of 0x5c, which is a backslash to who does not look.
+    // The second byte of this character is 0x5c, which is a backslash in ASCII.
     let sjis = world.file("sjis.csv", b"1,\x83\x5c\n2,\"\x83\x5c\"\n");
     world.sql("TRUNCATE e");
     world.load(&[&sjis, "--table", "e", "--encoding", "SJIS"]).unwrap();
@@ -280,7 +282,7 @@ fn encodings(world: &mut World) {
     assert!(said.contains("UTF-16"), "{said}");
 }
 
-/// A record larger than every buffer is loaded; one that never ends is an error.
+/// A record larger than every buffer is loaded; a record that never ends is an error.
 fn giants(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS e; CREATE TABLE e (a int, b text)");
     let mut bytes = b"1,small\n2,\"".to_vec();
@@ -296,7 +298,7 @@ fn giants(world: &mut World) {
             "{method}"
         );
     }
-    // Passed over as a whole, however many pieces it comes in.
+    // `--skip` skips the whole record, even if it is read in pieces.
     for (skip, left) in [("1", "2 3"), ("2", "3")] {
         let passed = world.load(&[&giant, "--table", "e", "--truncate", "--skip", skip]).unwrap();
         assert_eq!(passed["skipped"].to_string(), skip);
@@ -358,7 +360,7 @@ fn types(world: &mut World) {
         }
         assert_eq!(count(world, "ty"), "2");
     }
-    // What only a plain table can be is not called done on one with partitions.
+    // Methods that need a plain table refuse a partitioned one and change nothing.
     world.sql("TRUNCATE ty");
     let file = world.file("types.csv", good);
     for method in ["copy-fresh", "unlogged", "unlogged-logged"] {
@@ -373,7 +375,7 @@ fn types(world: &mut World) {
 fn binary(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS b; CREATE TABLE b (a int, b text); INSERT INTO b SELECT i, 'x' || i FROM generate_series(1, 50000) i");
     let path = world.path("rows.bin");
-    // Written by the server, which is another user.
+    // The server writes this file, and it runs as another user.
     let dir = std::path::Path::new(&path).parent().unwrap().to_owned();
     let mut open = std::fs::metadata(&dir).unwrap().permissions();
     std::os::unix::fs::PermissionsExt::set_mode(&mut open, 0o777);
@@ -387,7 +389,7 @@ fn binary(world: &mut World) {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
-/// What `convert` writes is byte for byte what the server writes of the table.
+/// `convert` writes the same bytes as the server's COPY TO of the table.
 fn convert(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS c; CREATE TABLE c (a int, b varchar(9), c numeric(8,3), d timestamptz, e int[], f jsonb)");
     let csv = b"1,x,1.5,2024-02-03 04:05:06.7+02,\"{1,NULL}\",\"{\"\"k\"\": 1}\"\n,,-7,,,\n3,\"\",0,infinity,{},[]\n";
@@ -407,7 +409,7 @@ fn convert(world: &mut World) {
     world.sql(&format!("COPY c TO '{server}' (FORMAT binary)"));
     let expected = std::fs::read(server).unwrap();
     assert!(std::fs::read(own).unwrap() == expected && std::fs::read(table).unwrap() == expected);
-    // What comes by a pipe comes once; and the rows have the table's order, as it has no names.
+    // A pipe can be read only once. The file has no names, so the columns are in the table's order.
     let piped = world.path("piped.bin");
     let output = world.run_with(&["convert", "-", "--table", "c", "--out", &piped], csv);
     assert!(output.status.success(), "{output:?}");
@@ -437,8 +439,8 @@ fn convert(world: &mut World) {
     convert_money(world);
 }
 
-/// What is read is not written over, nor what is there before it is known that there is
-/// anything to write; and what is no file is not taken away.
+/// `convert` does not overwrite its input, nor any file while there is nothing to write. If it
+/// fails, it does not remove an output that is not a regular file.
 fn convert_spares(world: &World, bad: &str) {
     let types = ["--types", "int, varchar(1)", "--out"];
     let convert = |file: &str, out: &str| {
@@ -455,7 +457,7 @@ fn convert_spares(world: &World, bad: &str) {
     std::fs::remove_file(device).unwrap();
 }
 
-/// Types that look like the server's business, and can be had without one.
+/// `convert` encodes `money` and `interval(3)` as the server does.
 fn convert_money(world: &mut World) {
     world.sql(
         "SET lc_monetary = 'C'; DROP TABLE IF EXISTS m; CREATE TABLE m (a money, b interval(3))",
@@ -468,13 +470,14 @@ fn convert_money(world: &mut World) {
     assert!(output.status.success(), "{output:?}");
     world.sql(&format!("COPY m TO '{server}' (FORMAT binary)"));
     assert!(std::fs::read(own).unwrap() == std::fs::read(server).unwrap());
-    // A session of C.UTF-8 has it the same way, and rows of it are encoded.
+    // In a session with C.UTF-8, values of `money` are the same, and the loader encodes them.
     world.sql("DROP TABLE IF EXISTS m2; CREATE TABLE m2 (LIKE m)");
     let summary = world.load(&[&file, "--table", "m2", "--method", "copy-binary"]).unwrap();
     assert_eq!((&summary["chunks_encoded"], &summary["loaded"]), (&1.into(), &2.into()));
     assert_eq!(world.difference("m", "m2"), "");
 }
 
+/// Each kind of input loads, and input that does not fit is refused with the reason.
 #[test]
 fn inputs() {
     on_first_and_last_major(|installation| {
@@ -490,6 +493,7 @@ fn inputs() {
     });
 }
 
+/// A record that is longer than every buffer is loaded; one that never ends is an error.
 #[test]
 fn records_too_long_to_be_held() {
     on_last_major(|installation| giants(&mut World::new(installation)));

@@ -1,5 +1,5 @@
-//! Where INSERT does not do what COPY does: rules, row-level security, types that read a text
-//! otherwise than a cast. Every method loads what COPY would, or is refused.
+//! Cases in which INSERT differs from COPY: rules, row-level security, types whose input differs
+//! from a cast. Every method loads what COPY would load, or is refused.
 
 use crate::common::{each_major, on_each_major, on_first_and_last_major, World};
 use std::process::{Command, Output};
@@ -21,7 +21,8 @@ fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A rule would double the rows of an INSERT, or lose them; COPY passes it by.
+/// A rule would duplicate or drop the rows of an INSERT; COPY ignores rules. Methods that use
+/// INSERT are refused on a table with such a rule.
 #[test]
 fn rules_are_not_for_loads() {
     on_first_and_last_major(|installation| {
@@ -65,7 +66,8 @@ const POLICIES: &str = "
     CREATE POLICY p ON t USING (true) WITH CHECK (a <> 5);
     GRANT SELECT, INSERT ON t TO loader;";
 
-/// The server takes no COPY under row-level security: `auto` takes a method that it takes.
+/// Under row-level security, the server refuses COPY. `auto` chooses a method that the server
+/// accepts, and the COPY methods are refused with a hint.
 #[test]
 fn policies_hold() {
     on_first_and_last_major(|installation| {
@@ -101,12 +103,12 @@ fn policies_hold() {
         assert!(world.run(&["convert", &file, "--table", "t", "--out", &binary]).status.success());
         let output = as_loader(&world, &["load", &binary, "--table", "t", "--format", "binary"]);
         assert!(stderr(&output).contains("hint: a binary file needs COPY"), "{output:?}");
-        // Who owns the table, or the server, is under no policy.
+        // Table owners and superusers bypass row-level security.
         assert_eq!(world.load(&[&file, "--table", "t"]).unwrap()["method"], "copy-binary");
     });
 }
 
-/// What a policy refuses is a bad record like another.
+/// A record that a policy refuses is reported and rejected like any other bad record.
 #[test]
 fn what_policies_refuse_is_named_and_rejected() {
     on_first_and_last_major(|installation| {
@@ -137,7 +139,7 @@ fn what_policies_refuse_is_named_and_rejected() {
                 world.sql("TRUNCATE t");
             }
         }
-        // A right that is missing is no record's fault, though it has the same code.
+        // A missing privilege has the same SQLSTATE, but it is not the fault of a record.
         world.sql("CREATE TABLE u (a int, n serial); GRANT INSERT ON u TO loader");
         let file = world.file("one.csv", b"1\n");
         let load = ["load", &file, "--table", "u", "--columns", "a", "--method", "staged"];
@@ -149,8 +151,8 @@ fn what_policies_refuse_is_named_and_rejected() {
     });
 }
 
-/// `5` is five hours to `interval hour`, and five seconds to a cast; `1259` is a relation to
-/// `regclass`, and to a cast the name of one.
+/// `interval hour` reads `5` as five hours, a cast reads it as five seconds. `regclass` reads
+/// `1259` as an OID, a cast reads it as a name. Every method gives the same values as stock COPY.
 #[test]
 fn values_that_a_cast_would_read_otherwise() {
     on_each_major(|installation| {
@@ -176,7 +178,8 @@ fn values_that_a_cast_would_read_otherwise() {
     });
 }
 
-/// No name of the user's is in the way of a landing, and no other load's.
+/// The names of a landing table and its columns conflict neither with names of the user nor with
+/// those of other loads.
 #[test]
 fn names_of_the_landing() {
     let mut world = World::new(each_major().last().unwrap());
@@ -189,7 +192,8 @@ fn names_of_the_landing() {
     world.log(&mut log);
     let staged = [&file, "--table", "\"t$1\"", "--method", "staged"];
     assert_eq!(world.load(&staged).unwrap()["loaded"], 2);
-    // By the number of the session, as no two have the same; programs in containers have.
+    // The name has the process ID of the session, which is unique; those of loaders in containers
+    // are not.
     let said = world.log(&mut log);
     let created = said.lines().find(|line| line.contains("CREATE UNLOGGED TABLE")).unwrap();
     let session = created.split(['[', ']']).nth(1).unwrap();
@@ -198,7 +202,7 @@ fn names_of_the_landing() {
     let staged = [&bad, "--table", "\"t$1\"", "--method", "staged"];
     let said = world.load(&staged).unwrap_err();
     assert!(said.contains("record 2") && said.contains("column pgsluice_record_"), "{said}");
-    // A condition may name the table, as COPY's may.
+    // `--where` may name the table, as COPY's WHERE may.
     let file = world.file("two.csv", b"1,x\n2,y\n");
     for method in ["copy-csv", "staged"] {
         let condition = ["--where", "t.a > 1 AND b <> '$1'", "--method", method];
@@ -207,8 +211,8 @@ fn names_of_the_landing() {
     }
 }
 
-/// COPY takes an empty line for a row of a table that has nothing to be filled; INSERT has no
-/// list of values for it.
+/// If a table has no column to fill, COPY takes an empty line as a row, but INSERT has no list of
+/// values for it. COPY methods load such rows, INSERT methods are refused.
 #[test]
 fn tables_without_a_column_to_fill() {
     let mut world = World::new(each_major().last().unwrap());

@@ -1,11 +1,12 @@
-//! Values of `jsonb`: they go to the server as text in either form, and only the server checks them.
+//! Values of `jsonb`: they are sent as text, in text and in binary COPY, and only the server checks
+//! them.
 
 use crate::common::{on_each_major, World};
 use std::fs;
 
 const TABLE: &str = "DROP TABLE IF EXISTS t; CREATE TABLE t (id int, j jsonb, n int)";
 
-/// What `jsonb` refuses, each for another reason.
+/// Values that `jsonb` refuses, each for a different reason.
 const BAD: [&str; 12] = [
     "",
     "{\"a\":}",
@@ -21,7 +22,7 @@ const BAD: [&str; 12] = [
     "{\"a\":\"b",
 ];
 
-/// What it takes, and keeps in another way than it was written.
+/// Values that `jsonb` accepts and stores in another form than they are written.
 const GOOD: [&str; 8] = [
     "{\"a\":1,\"b\":2,\"a\":[3]}",
     "{\"bb\":1,\"a\":{\"z\":0.10,\"y\":-0.0,\"z\":1E+2}}",
@@ -37,7 +38,7 @@ fn record(id: usize, json: &str) -> String {
     format!("{id},\"{}\",{}\n", json.replace('"', "\"\""), id * 3)
 }
 
-/// Records around `bad`, more than fit into one chunk, with lines within values.
+/// `bad` between other records, which do not fit into one chunk. Their values contain line ends.
 fn around(bad: &str) -> Vec<u8> {
     let good = |id| record(id, &format!("{{\"k\":\n\"{}\"}}", "x".repeat(id % 90)));
     let before: String = (0..9_000).map(good).collect();
@@ -45,6 +46,8 @@ fn around(bad: &str) -> Vec<u8> {
     (before + &record(77, bad) + &after).into_bytes()
 }
 
+/// If `jsonb` refuses a value, the load fails with stock COPY's message and with the line, record
+/// and column of the value.
 #[test]
 fn what_jsonb_refuses_is_the_servers_error_at_its_place() {
     on_each_major(|installation| {
@@ -70,12 +73,13 @@ fn what_jsonb_refuses_is_the_servers_error_at_its_place() {
     });
 }
 
-/// The rest is loaded, in the binary form, with what stock COPY makes of it.
+/// Values that `jsonb` refuses are rejected. The others are loaded by binary COPY and equal those
+/// of stock COPY.
 #[test]
 fn jsonb_is_stored_as_by_stock_copy_and_what_it_refuses_is_rejected() {
     on_each_major(|installation| {
         let mut world = World::new(installation);
-        // Deeper than the loader itself reads.
+        // Nested more deeply than the loader itself reads.
         let deep = "[".repeat(300) + &"]".repeat(300);
         let all = GOOD.into_iter().chain([deep.as_str()]).cycle().take(4_000);
         let good: String = all.enumerate().map(|(i, json)| record(i, json)).collect();

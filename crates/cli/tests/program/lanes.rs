@@ -1,4 +1,4 @@
-//! Lanes that hold one another up: for good, and for a moment.
+//! Lanes that wait for one another: in a deadlock, and for a moment.
 
 use crate::common::{each_major, signal, Signal, World};
 use pgsluice_engine::internals::Conn;
@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// A key in two lanes: the server lets one lane wait for the other's commit,
-/// which comes only when all lanes are done.
+/// If two lanes have the same key, the server makes one wait for the other's commit, which comes
+/// only when all lanes are done. The load detects this and fails.
 #[test]
 fn lanes_that_wait_for_one_another_are_told_apart() {
     let installation = each_major().remove(0);
     let mut world = World::new(&installation);
-    // A row that is there keeps the key from being rebuilt after the rows.
+    // Since the table has a row, the key is not rebuilt after the load.
     world.sql("CREATE TABLE t (a int PRIMARY KEY, b text); INSERT INTO t VALUES (-1, '')");
     let mut bytes = Vec::new();
     for i in 0..300_000 {
         bytes.extend_from_slice(format!("{i},some words to fill the row with\n").as_bytes());
     }
-    // The same keys again, in chunks that the other lane has.
+    // The same keys again, in chunks of the other lane.
     let again = bytes.clone();
     bytes.extend_from_slice(&again);
     let path = world.file("twice.csv", &bytes);
@@ -27,7 +27,8 @@ fn lanes_that_wait_for_one_another_are_told_apart() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "1");
 }
 
-/// The backend that holds the lock of a table that grows, stopped while it does, if one is caught.
+/// Stops the backend that holds the lock for extending a table, while it does. Returns its process
+/// ID if one was caught.
 fn stop_one_that_grows_the_table(watcher: &mut Conn) -> Option<u32> {
     let holder = "SELECT pid FROM pg_locks WHERE locktype = 'extend' AND granted LIMIT 1";
     let mut holder = || {
@@ -38,7 +39,7 @@ fn stop_one_that_grows_the_table(watcher: &mut Conn) -> Option<u32> {
     if !signal(pid, Signal::SIGSTOP) {
         return None;
     }
-    // It may have let go before it was stopped.
+    // It may have released the lock before it was stopped.
     if holder() == Some(pid) {
         return Some(pid);
     }
@@ -46,8 +47,8 @@ fn stop_one_that_grows_the_table(watcher: &mut Conn) -> Option<u32> {
     None
 }
 
-/// Stops one of the lanes in the moment in which the others wait for it, for long enough that the
-/// loader looks three times. False if the load was over before one was caught.
+/// Stops a lane while the others wait for it, long enough for the loader to check three times.
+/// Returns false if the load ended before one was caught.
 fn hold_one_up(mut watcher: Conn, over: &AtomicBool) -> bool {
     while !over.load(Ordering::SeqCst) {
         if let Some(pid) = stop_one_that_grows_the_table(&mut watcher) {
@@ -58,7 +59,8 @@ fn hold_one_up(mut watcher: Conn, over: &AtomicBool) -> bool {
     false
 }
 
-/// Lanes wait for one another whenever the table grows; where that takes long it is no knot.
+/// Lanes wait for one another whenever the table is extended. Even if this takes long, it is not
+/// taken for a deadlock.
 #[test]
 fn lanes_that_wait_for_the_table_to_grow_go_on() {
     let installation = each_major().remove(0);
@@ -66,7 +68,7 @@ fn lanes_that_wait_for_the_table_to_grow_go_on() {
     let row = |i: usize| format!("{i},{}\n", "x".repeat(500));
     let path = world.file("rows.csv", (0..100_000).map(row).collect::<String>().as_bytes());
     let arguments = [&path, "--table", "t", "--method", "lanes", "--lanes", "4"];
-    // A load may end before one of its lanes is caught in the moment.
+    // A load may end before one of its lanes is caught at this moment.
     for _ in 0..20 {
         world.sql("DROP TABLE IF EXISTS t; CREATE UNLOGGED TABLE t (a int, b text)");
         let watcher = Conn::open(&world.server.url("postgres")).unwrap();

@@ -1,5 +1,6 @@
-//! Lines of a file that are no records: before the header, after the last record, comments,
-//! Excel's first line, empty lines at the end. The same file cleaned by hand goes through stock COPY.
+//! Lines of a file that are no records: before the header, after the last record, comments, Excel's
+//! first line, empty lines at the end. The reference is stock COPY of the same file, cleaned by
+//! hand.
 
 use crate::common::{each_major, on_first_and_last_major, World};
 use std::fs;
@@ -29,7 +30,8 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     gzip.finish().unwrap()
 }
 
-/// An export with everything around its records, the records alone, and how many lines are none.
+/// An export with all kinds of lines around its records, the header and records alone, and the
+/// number of other lines.
 fn export(rows: usize, text: bool, eol: &str) -> (Vec<u8>, Vec<u8>, u64) {
     let (mut all, mut clean, mut lines) = (String::new(), String::new(), 5);
     // Quotes and delimiters in these mean nothing.
@@ -58,6 +60,8 @@ fn export(rows: usize, text: bool, eol: &str) -> (Vec<u8>, Vec<u8>, u64) {
     (all.into_bytes(), clean.into_bytes(), lines + 3)
 }
 
+/// With `--skip-lines`, `--skip-footer` and `--comment`, every method loads an export as if it had
+/// been cleaned by hand. The summary counts the lines as skipped.
 #[test]
 fn an_export_loads_as_if_cleaned_by_hand() {
     on_first_and_last_major(|installation| {
@@ -90,8 +94,8 @@ fn an_export_loads_as_if_cleaned_by_hand() {
     });
 }
 
-/// Standard input, several files with different lines around their records, several connections,
-/// rejects, and records that are too long to be held.
+/// `--skip-lines`, `--skip-footer` and `--comment` apply to each file by itself: on standard input,
+/// over several connections, with rejects, and with records that are too long to be held in memory.
 #[test]
 fn each_file_has_its_own_lines_around_its_records() {
     let mut world = World::new(each_major().last().unwrap());
@@ -131,14 +135,15 @@ fn each_file_has_its_own_lines_around_its_records() {
     }
 }
 
-/// Lines and offsets are those of the file, in errors, rejects and `check`.
+/// Errors, rejects and `check` give lines and offsets in the whole file, including lines that are
+/// no records.
 #[test]
 fn errors_and_rejects_name_the_lines_of_the_file() {
     let mut world = World::new(each_major().last().unwrap());
     world.sql("CREATE TABLE t (id int, a text)");
     let bytes = b"x\n\"\ny\nid,a\n1,a\n# \"\n\n# c\n2,\"two\nlines\"\nq,b\n3,c\nTotal\n1\n";
     let whole = String::from_utf8(bytes.to_vec()).unwrap();
-    // The empty line is in the middle.
+    // The empty line is in the middle, so it is a bad record.
     let file = world.file("t.csv", bytes);
     let base = [&[file.as_str(), "--table", "t", "--header"], &OPTIONS[..]].concat();
     let said_of = |place: &str| format!("byte offset {}", whole.find(place).unwrap());
@@ -155,7 +160,7 @@ fn errors_and_rejects_name_the_lines_of_the_file() {
         assert_eq!(summary["rejected"], 2, "{method}");
         assert_eq!(summary["skipped"], 7, "{method}");
         let mut kept = fs::read_to_string(&rejects).unwrap();
-        // The order of lanes is their own.
+        // Lanes reject records in any order.
         if method == "lanes" && kept == "id,a\nq,b\n\n" {
             kept = "id,a\n\nq,b\n".into();
         }
@@ -178,6 +183,8 @@ fn errors_and_rejects_name_the_lines_of_the_file() {
     assert!(error.contains("line 4") && error.contains("nope"), "{error}");
 }
 
+/// A first line such as `sep=;` sets the delimiter and is no record. It is copied to the reject
+/// file, and a `--delimiter` that differs is an error.
 #[test]
 fn excels_first_line_names_the_delimiter() {
     let mut world = World::new(each_major().last().unwrap());
@@ -198,12 +205,12 @@ fn excels_first_line_names_the_delimiter() {
         assert!(summary["notes"].to_string().contains("names the delimiter: sep=;"), "{summary}");
         let rows = "SELECT string_agg(t::text, ' ' ORDER BY id) FROM t";
         assert_eq!(world.sql(rows), "(1,x) (2,\"y,z\") (3,w) (4,u)", "{method}");
-        // The reject file is read as the file was.
+        // The reject file can be read like the input.
         assert_eq!(fs::read_to_string(&rejects).unwrap(), "sep=;\r\nid;a\r\nq;v\r\n", "{method}");
     }
     let stopped = world.load(&[&[excel.as_str()], &base[..]].concat()).unwrap_err();
     assert!(stopped.contains("line 5, record 3"), "{stopped}");
-    // The line may be one of those that are skipped, and then need not be right.
+    // The line may be one of those that are skipped. With `--delimiter`, it need not be right then.
     for (file, more, code) in [
         (&same, &["--delimiter", ";"][..], 0),
         (&same, &["--skip-lines", "1"], 0),
@@ -219,13 +226,14 @@ fn excels_first_line_names_the_delimiter() {
     assert!(told.contains("line 1: the line names the delimiter ';'"), "{told}");
     let output = world.run(&["load", &none, &same, "--delimiter", "|", "--table", "t"]);
     assert!(!output.status.success());
-    // Types and names are taken from what follows the line.
+    // `--create` takes types and names from what follows the line.
     let create = ["load", &same, "--table", "made", "--header", "--create", "-q"];
     assert!(world.run(&create).status.success());
     assert_eq!(world.sql("SELECT id + 1 || a FROM made"), "4w");
 }
 
-/// What the options cannot be, and where a file is shorter than they say.
+/// Values that `--skip-lines`, `--skip-footer` and `--comment` cannot have are usage errors. If a
+/// file has fewer lines than they say, all are skipped.
 #[test]
 fn options_on_lines_have_limits() {
     let mut world = World::new(each_major().last().unwrap());
@@ -271,7 +279,8 @@ fn options_on_lines_have_limits() {
     assert_eq!(world.sql("SELECT string_agg(id::text, ',') FROM t"), "4,5,6");
 }
 
-/// Empty lines at the end are counted; those in the middle are what COPY makes of them.
+/// Empty lines at the end are counted as skipped. In the middle they are an error, and in a table
+/// of one column they are records, as for COPY.
 #[test]
 fn empty_lines_at_the_end_are_counted_as_skipped() {
     let mut world = World::new(each_major().last().unwrap());

@@ -1,9 +1,9 @@
-//! Files loaded by every method, against stock COPY of the same bytes: equal
-//! tables or equal refusals, each by the route that was asked for.
+//! Each file is loaded by several methods and by stock COPY. Either the tables are equal or the
+//! errors are, and the rows take the requested route.
 
 use crate::common::{each_major, on_each_major, World};
 
-/// A table, a file, COPY's options and the program's that mean the same.
+/// A table, a file, and options of COPY and of the program that mean the same.
 struct Case {
     name: &'static str,
     columns: &'static str,
@@ -20,7 +20,7 @@ fn case(name: &'static str, columns: &'static str, bytes: &[u8]) -> Case {
     Case { name, columns, bytes: bytes.to_vec(), copy, arguments, encodable: true }
 }
 
-/// Records of several chunks, with line ends in quotes.
+/// Records for several chunks, with line ends in quotes.
 fn many() -> Vec<u8> {
     let record = |i| format!("{i},\"line {i}\nof \"\"it\"\"\",2024-01-01 00:00:00+00,{i}.25,t\n");
     (0..60_000).flat_map(|i| record(i).into_bytes()).collect()
@@ -109,7 +109,7 @@ fn agree(world: &mut World, case: &Case, method: &str) {
     let mut expected =
         world.stock(&format!("COPY s.t FROM STDIN WITH ({})", case.copy), &case.bytes);
     if case.name == "dot line" && world.major() < 18 {
-        // Stock COPY drops what follows there; here it is data on every major.
+        // Up to PostgreSQL 17, stock COPY drops what follows; the loader takes it as data.
         world.sql("TRUNCATE s.t; INSERT INTO s.t VALUES ('x'), (E'\\\\.'), ('y')");
         expected = Ok(3);
     }
@@ -129,7 +129,7 @@ fn agree(world: &mut World, case: &Case, method: &str) {
             let line = context.split("line ").nth(1).map(|rest| {
                 rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or("").to_owned()
             });
-            // INSERT checks a whole batch's values before any constraint.
+            // INSERT checks the values of a whole batch before any constraint.
             if let (Some(line), false) = (line, method == "insert-batch" && case.name == "unique") {
                 assert!(said.contains(&format!(", line {line}, ")), "{label}: {context}\n{said}");
             }
@@ -139,8 +139,8 @@ fn agree(world: &mut World, case: &Case, method: &str) {
     }
 }
 
-/// The marker of NULL or of defaults may be `\.` itself, which servers before 18 take
-/// for the end of the data: the file is read by the rules of 18 on every major.
+/// The marker of NULL or of a default may be `\.` itself, which servers before 18 take as the end
+/// of the data. The loader reads the file by the rules of 18 on every major version.
 #[test]
 fn a_dot_line_may_be_a_marker() {
     let bytes = b"x\n\\.\n\"\\.\"\n\n\"q\nr\"\n\\.";
@@ -180,7 +180,7 @@ fn a_dot_line_may_be_a_marker() {
                 assert_eq!(world.difference("s", "t"), "", "{option} by {method}");
             }
         }
-        // With rejects, the rest of a chunk that is refused keeps its meaning.
+        // If a record is rejected, the rest of its chunk keeps its meaning.
         world.sql("DROP TABLE IF EXISTS n; CREATE TABLE n (a int)");
         let mixed = world.file("mixed.csv", b"1\n\\.\nz\n\\.\n3\n\"\\.\"\n");
         let rejects = world.path("dots.rejects");
@@ -192,7 +192,7 @@ fn a_dot_line_may_be_a_marker() {
     }
 }
 
-/// A rewritten record may have more lines than in the file: the error still names the file's
+/// A record that is rewritten may have more lines than in the file. An error still gives the file's
 /// line.
 #[test]
 fn an_error_in_rewritten_records_names_the_files_line() {
@@ -216,8 +216,9 @@ fn an_error_in_rewritten_records_names_the_files_line() {
     }
 }
 
-/// Of a quote that is left open by COPY's rule, COPY's line is the file's last one: record and offset say
-/// where it is.
+/// If a quote is never closed, COPY reports the last line of the file. With `--stray-quotes copy`,
+/// the loader reports that line, too, but with the record and the byte offset at which the record
+/// begins.
 #[test]
 fn an_open_quote_is_named_where_it_opens() {
     let mut world = World::new(each_major().last().unwrap());
@@ -234,7 +235,7 @@ fn an_open_quote_is_named_where_it_opens() {
     }
 }
 
-/// The rows went the way that was asked for, as the server saw it.
+/// Checks by the summary and the server's log that the rows took the requested route.
 fn route(case: &Case, method: &str, summary: &serde_json::Value, log: &str, label: &str) {
     let encoded = summary["chunks_encoded"].as_u64().unwrap();
     let as_is = summary["chunks_as_is"].as_u64().unwrap();
@@ -267,6 +268,8 @@ fn route(case: &Case, method: &str, summary: &serde_json::Value, log: &str, labe
     }
 }
 
+/// For each file and dialect, each method gives the rows of stock COPY, or fails with its message
+/// and line.
 #[test]
 fn every_method_equals_stock_copy() {
     on_each_major(|installation| {
@@ -279,8 +282,9 @@ fn every_method_equals_stock_copy() {
     });
 }
 
-/// Where most columns are text, lines of CSV that COPY's text format takes for the same rows go in
-/// it unchanged, and others are rewritten. An error of the server names the line of the file.
+/// If most columns are text, lines of CSV that mean the same in COPY's text format are sent
+/// unchanged in that format, and others are rewritten. An error of the server gives the line of the
+/// file.
 #[test]
 fn plain_lines_of_csv_go_as_text() {
     on_each_major(|installation| {

@@ -1,5 +1,5 @@
-//! What stands around a load, through the whole program: afterwards the
-//! catalogs say what they said before, whatever happened in between.
+//! Indexes, constraints and triggers that a load takes down, tested through the whole program.
+//! Afterwards the catalogs are as before, whatever happened in between.
 
 use crate::common::proxy::{Fate, Proxy};
 use crate::common::{each_major, on_each_major, on_first_and_last_major, wait_until, World};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const TABLE: &str = "\"Odd Schema\".\"My Table\"";
-/// How many objects are down; the ledger is there only where something had to be recorded.
+/// The number of objects that are down. The ledger exists only if something had to be recorded.
 const DOWN: &str = "DO $$ BEGIN PERFORM set_config('test.down', '0', false); \
     IF to_regclass('pgsluice_loads.taken_down') IS NOT NULL THEN \
       PERFORM set_config('test.down', count(*)::text, false) \
@@ -33,7 +33,7 @@ fn assert_same(before: &[String], after: &[String]) {
     assert!(lost.is_empty() && new.is_empty(), "lost: {lost:#?}\nnew: {new:#?}");
 }
 
-/// Rows of the zoo's table, from `first` on.
+/// Rows for the zoo's table, from `first` on.
 fn rows(first: u32, count: u32) -> Vec<u8> {
     let row = |i: u32| {
         format!(
@@ -48,11 +48,13 @@ fn rows(first: u32, count: u32) -> Vec<u8> {
     (first..first + count).flat_map(|i| row(i).into_bytes()).collect()
 }
 
-/// The names in the statements that the log has of this kind.
+/// The number of lines in the log that contain `what`.
 fn logged(log: &str, what: &str) -> usize {
     log.lines().filter(|l| l.contains(what)).count()
 }
 
+/// If the table is empty, its indexes are rebuilt after the rows. If it has rows, they stay, unless
+/// `--indexes rebuild` is given. In each case, the catalogs are the same afterwards.
 #[test]
 fn an_empty_table_rebuilds_and_one_with_rows_keeps() {
     for installation in each_major() {
@@ -78,7 +80,7 @@ fn an_empty_table_rebuilds_and_one_with_rows_keeps() {
         );
         let steps = summary["steps"].to_string();
         assert!(steps.contains("primary key") && steps.contains("recreated in"), "{steps}");
-        // Set for the transaction, shown, and nobody else's.
+        // The setting is reported, and applies only to the load's transaction.
         assert!(steps.contains("maintenance_work_mem = 96MB"), "{steps}");
         assert_eq!(logged(&seen, "statement: SET LOCAL maintenance_work_mem = '96MB'"), 1);
         assert_eq!(world.sql("SHOW maintenance_work_mem"), "64MB");
@@ -90,7 +92,8 @@ fn an_empty_table_rebuilds_and_one_with_rows_keeps() {
         assert_eq!(logged(&seen, "statement: ALTER TABLE"), 0);
         assert_same(&before, &snapshot(&mut world));
 
-        // Asked for by name, they are rebuilt there too, and everything else goes down.
+        // On request, indexes are rebuilt in a table with rows, too, and triggers and foreign keys
+        // are taken down.
         let file = world.file("third", &rows(20_000, 100));
         let fired = "SELECT count(*) FROM \"Odd Schema\".fired";
         let fired_before = world.sql(fired);
@@ -110,6 +113,8 @@ fn an_empty_table_rebuilds_and_one_with_rows_keeps() {
     }
 }
 
+/// A load that is refused leaves the table and its catalogs unchanged, even if it took everything
+/// down. The message gives the line, except for a foreign key.
 #[test]
 fn a_refused_load_changes_nothing_and_names_the_line() {
     let mut world = World::new(each_major().last().unwrap());
@@ -139,15 +144,15 @@ fn a_refused_load_changes_nothing_and_names_the_line() {
     assert_eq!(world.sql(DOWN), "0");
 }
 
-/// What a role or a database has set against long statements and transactions ends neither
-/// rows nor the builds of indexes, in the load's transaction or behind lanes.
+/// The loader turns off the role's timeouts for statements and transactions while it loads rows and
+/// builds indexes, in its transaction and after lanes.
 #[test]
 fn timeouts_of_the_role_are_put_aside() {
     let newest = each_major().into_iter().max_by_key(|i| i.version.major);
     let mut world = World::new(&newest.unwrap());
     world.sql("CREATE TABLE t (a int, b int); CREATE INDEX t_b ON t (b)");
     let file = world.file("rows", b"1,2\n3,4\n");
-    // Makes the ledger, which has an index too.
+    // Creates the ledger, which has an index, too.
     world.load(&[&file, "--table", "t", "--method", "lanes", "--lanes", "2"]).unwrap();
     world.sql(
         "CREATE FUNCTION calm() RETURNS void LANGUAGE plpgsql AS $$ DECLARE n text; BEGIN
@@ -173,7 +178,7 @@ fn timeouts_of_the_role_are_put_aside() {
         let summary = world.load(&arguments).unwrap();
         assert!(summary["steps"].to_string().contains("t_b recreated"), "{method}: {summary}");
     }
-    // After lanes an index whose table is locked by another session stays down: its build would wait.
+    // A lock_timeout of the role is off, too, while indexes are built after lanes.
     world.sql(
         "ALTER ROLE postgres SET lock_timeout = '1h'; TRUNCATE t;
          CREATE OR REPLACE FUNCTION at_build() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -185,8 +190,8 @@ fn timeouts_of_the_role_are_put_aside() {
     assert!(summary["steps"].to_string().contains("t_b recreated"), "{summary}");
 }
 
-/// Constants in definitions come back as they were, however the role has its numbers and times
-/// written: with fewer digits, or with a zone by letters that another one has, too.
+/// Index definitions are recreated exactly, whatever settings the database has for numbers, dates,
+/// time zones and intervals. Such settings could drop digits or write an ambiguous zone.
 #[test]
 fn definitions_are_exact() {
     on_first_and_last_major(|installation| {
@@ -217,8 +222,8 @@ fn definitions_are_exact() {
     });
 }
 
-/// Transactions that only read by default are no reason to leave an index down, nor a sequence
-/// where it was; and what a crash left down, `repair` builds.
+/// If transactions of the role are read-only by default, indexes are still recreated and sequences
+/// moved, and `repair` builds what a crash left down.
 #[test]
 fn a_role_that_only_reads_by_default() {
     on_first_and_last_major(|installation| {
@@ -245,7 +250,8 @@ fn a_role_that_only_reads_by_default() {
     });
 }
 
-/// Between taking down, which is committed, and its rows a load may fail: what is down comes back.
+/// Before lanes load rows, they commit that an index is down. If the load fails in between, the
+/// index comes back.
 #[test]
 fn lanes_that_never_get_to_their_rows_put_everything_back() {
     let mut world = World::new(each_major().last().unwrap());
@@ -256,10 +262,10 @@ fn lanes_that_never_get_to_their_rows_put_everything_back() {
     for (statement, pass, fate, rows) in [
         ("LOCK TABLE ONLY", 1, Fate::CutBefore, 0),
         ("COMMIT", 0, Fate::CutBefore, 0),
-        // That one is made good.
+        // This COMMIT has succeeded, so the load goes on.
         ("COMMIT", 0, Fate::CutAfter, 2),
     ] {
-        // Makes the ledger.
+        // Creates the ledger.
         world.load(&load[1..8]).unwrap();
         world.sql("TRUNCATE t");
         let proxy = Proxy::start(&world, statement, pass, fate, false);
@@ -275,7 +281,8 @@ fn lanes_that_never_get_to_their_rows_put_everything_back() {
     }
 }
 
-/// The keys that the file supplies are passed by the sequences behind them.
+/// If the file supplies keys, sequences are moved past them, for serial and for identity columns.
+/// The table is analyzed.
 #[test]
 fn sequences_are_moved_and_statistics_made() {
     let mut world = World::new(each_major().first().unwrap());
@@ -313,8 +320,8 @@ fn what_an_index_refuses_is_rejected() {
     assert!(said.contains("was recreated; --indexes keep leaves it in place"), "{said}");
 }
 
-/// The loader dies at some moment, by SIGKILL, or the server does. The table
-/// holds all rows or none, and after `repair` the catalogs say what they said.
+/// The loader or the server is killed at some moment. The table has all rows or none, and after
+/// `repair` the catalogs are as before.
 #[test]
 fn killed_at_any_moment() {
     on_first_and_last_major(|installation| {
@@ -326,7 +333,7 @@ fn killed_at_any_moment() {
         let file = world.file("rows", &rows(1, count));
         let url = world.server.url("postgres");
         let mut outcomes = [0, 0];
-        // If all came too late, then more at the load's very beginning.
+        // If all kills come too late, more follow at the load's very beginning.
         for round in 0..60_u64 {
             if round >= 10 && outcomes[0] > 0 {
                 break;
@@ -339,7 +346,7 @@ fn killed_at_any_moment() {
             kill_during(&mut world, &load, Duration::from_millis(after), round % 2 == 1);
             let output = world.run(&["repair"]);
             assert_eq!(output.status.code(), Some(0), "{output:?}");
-            // A backend that has not yet noticed that its client is gone holds the table.
+            // This waits for a backend that has not noticed yet that its client is gone.
             let rows: u32 = world.sql(&format!("SELECT count(*) FROM {TABLE}")).parse().unwrap();
             assert!(rows == 0 || rows == count, "{rows} rows");
             outcomes[usize::from(rows > 0)] += 1;
@@ -349,8 +356,8 @@ fn killed_at_any_moment() {
     });
 }
 
-/// Around lanes, what is down is down for everybody until the lanes have ended:
-/// only what cannot refuse a row, and it comes back whatever becomes of them.
+/// What lanes take down is down for all sessions until the lanes have ended. So of the indexes,
+/// they take down only those that cannot refuse a row, and recreate them even if the load fails.
 #[test]
 fn lanes_rebuild_what_cannot_refuse_a_row() {
     on_each_major(|installation| {
@@ -388,7 +395,8 @@ fn lanes_rebuild_what_cannot_refuse_a_row() {
     });
 }
 
-/// As [`killed_at_any_moment`], with something committed as down in between.
+/// The loader or the server is killed during a load by lanes, which commit that something is down
+/// before they load rows. The table has all rows or none, and after `repair` everything is back.
 #[test]
 fn lanes_killed_at_any_moment() {
     let mut world = World::new(each_major().last().unwrap());
@@ -410,7 +418,7 @@ fn lanes_killed_at_any_moment() {
     for round in 0..10_u64 {
         world.sql("TRUNCATE l");
         let how = ["--method", "lanes", "--lanes", "2", "--triggers", "off"];
-        // By standard input that does not end, there is all the time to see what is down.
+        // While standard input stays open, there is time to see that something is down.
         let sure = round < 2;
         let input = if sure { "-" } else { &file };
         let load = [&["load", input, "--table", "l", "--to", &url, "--quiet"], &how[..]].concat();
@@ -431,8 +439,8 @@ fn lanes_killed_at_any_moment() {
     }
 }
 
-/// When the program ends, nothing of the load runs on in the server, and the
-/// summary tells ANALYZE's time apart.
+/// When the program ends, nothing of the load runs in the server, and the summary has a separate
+/// time for ANALYZE. With `--no-analyze`, there is none.
 #[test]
 fn analyze_is_done_when_the_program_ends() {
     let mut world = World::new(each_major().last().unwrap());
@@ -456,7 +464,7 @@ fn analyze_is_done_when_the_program_ends() {
     assert!(!summary["steps"].to_string().contains("ANALYZE"), "{summary}");
 }
 
-/// Starts the program and kills it, or its server, which is started again, after some time.
+/// Starts the program. After some time, kills it, or kills and restarts its server.
 fn kill_during(world: &mut World, arguments: &[&str], after: Duration, the_server: bool) {
     let child = program(arguments).spawn().unwrap();
     std::thread::sleep(after);
@@ -469,7 +477,7 @@ fn program(arguments: &[&str]) -> Command {
     command
 }
 
-/// Kills the program, or its server, which is started again; waits for the program's end.
+/// Kills the program, or kills and restarts its server; waits until the program has ended.
 fn kill(world: &mut World, mut child: Child, the_server: bool) {
     if the_server {
         world.server.kill9().unwrap();

@@ -1,8 +1,8 @@
-//! Memory stays within its bound whatever the file holds: the peak of the
-//! program's resident memory, as the kernel accounts it.
+//! The program's memory stays within its bound, whatever is in the file. The tests measure the peak
+//! of its resident memory, as the kernel accounts it.
 //!
-//! The quick forms are large enough to tell holding from passing on; the real
-//! sizes are in the ignored ones, which `make soak` runs.
+//! The quick tests are large enough to show whether data is held in memory or streamed. The ignored
+//! tests, which `make soak` runs, have the real sizes.
 
 use crate::common::{each_major, wait_until, World};
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 /// The bound that is promised.
 const PROMISED: u64 = 256 * MIB;
 
-/// What ordinary files need, decoders of compressed files apart.
+/// The bound for ordinary files, without the decoders of compressed files.
 const USUAL: u64 = 96 * MIB;
 
 /// How a run of the program ended.
@@ -44,14 +44,14 @@ impl Ended {
     }
 
     fn within(&self, what: &str, bound: u64) {
-        // Shown with --nocapture: the figures are worth a look.
+        // Shown with `--nocapture`.
         eprintln!("{what}: peak {} MiB of {} MiB", self.peak / MIB, bound / MIB);
         assert!(self.peak <= bound, "{what}: {} MiB", self.peak / MIB);
     }
 }
 
-/// Watches the peak of a process's resident memory. What the kernel tells of an
-/// ended process (`ru_maxrss`) has in it what this one had when it started it.
+/// Watches the peak of a process's resident memory. `ru_maxrss` of an ended process cannot be used:
+/// it includes the memory that this process had when it started the other.
 struct Watched {
     stop: Arc<AtomicBool>,
     peak: JoinHandle<u64>,
@@ -66,7 +66,8 @@ impl Watched {
             let line = text.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
             Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
         };
-        // Before it has its input: where much is going on the thread may come too late for a short run.
+        // Look before the program has its input: on a busy machine, the thread may start too late
+        // for a short run.
         let mut peak = 0;
         wait_until(
             || "the memory of the program is not seen".into(),
@@ -88,7 +89,7 @@ impl Watched {
         Watched { stop, peak }
     }
 
-    /// In bytes.
+    /// The peak in bytes.
     fn peak(self) -> u64 {
         self.stop.store(true, Ordering::SeqCst);
         let peak = self.peak.join().unwrap();
@@ -129,7 +130,7 @@ fn load(
     run(world, &[&first[..], more].concat(), feed)
 }
 
-/// Writes `length` bytes, the same ones again and again.
+/// Writes `length` bytes, by repeating `unit`.
 fn repeat(out: &mut dyn Write, unit: &[u8], length: u64) -> io::Result<()> {
     let block = unit.repeat((MIB as usize / unit.len()).max(1));
     let mut left = length;
@@ -149,8 +150,7 @@ fn table(world: &mut World, columns: &str) {
     world.sql(&format!("DROP TABLE IF EXISTS t; CREATE TABLE t ({columns})"));
 }
 
-/// One field of so many bytes between two small records, by every way that a
-/// long record can take.
+/// Loads a field of `length` bytes between two small records, in each of these ways.
 fn one_field(length: u64, ways: &[&[&str]]) {
     let mut world = world();
     for way in ways {
@@ -178,19 +178,21 @@ const WAYS: [&[&str]; 4] = [
     &["--on-error", "reject"],
 ];
 
+/// A field of 130 MB loads within the usual bound of memory.
 #[test]
 fn a_long_field() {
     one_field(130_000_000, &WAYS[1..3]);
 }
 
+/// A field of 1 GB loads within the usual bound of memory.
 #[test]
 #[ignore = "a minute, and the server takes 4 GB of memory"]
 fn a_field_of_a_gigabyte() {
     one_field(1_000_000_000, &WAYS);
 }
 
-/// A record longer than any server accepts is reported as that, not as the end of
-/// the file; a shorter one gets the error of the server.
+/// Records whose quote or line never ends are refused with these messages by `load`, `check` and
+/// `convert`, within the bound of memory.
 fn endless(length: u64, quote: &str, no_newline: &str) {
     let mut world = world();
     table(&mut world, "a int, b text");
@@ -227,12 +229,16 @@ fn endless(length: u64, quote: &str, no_newline: &str) {
     ended.refused("convert", "too long to be converted");
 }
 
+/// A record of 120 MB whose quote or line never ends is refused with the error that it has, within
+/// the usual bound of memory.
 #[test]
 fn records_without_an_end() {
     let quote = "record 2, byte offset 8, column b: quoted field is not closed";
     endless(120_000_000, quote, "record 1, byte offset 0: extra data after last expected column");
 }
 
+/// A record that is longer than the server's limit of 1 GB is refused with a message that says so
+/// or names the stray quote, within the usual bound of memory.
 #[test]
 #[ignore = "a minute"]
 fn records_beyond_every_limit() {
@@ -240,8 +246,8 @@ fn records_beyond_every_limit() {
     endless(1_200_000_000, quote, "a record is longer than the server's limit of 1 GB");
 }
 
-/// Of thousands of small files, no more is held than of a large one; packed ones are as small.
-/// A column that is not in the file has a long value in each of many short records.
+/// A column that is not in the file gets a long value in each of many short records. They load
+/// within the usual bound of memory.
 #[test]
 fn a_long_value_for_each_short_record() {
     let mut world = world();
@@ -256,6 +262,7 @@ fn a_long_value_for_each_short_record() {
     }
 }
 
+/// Thousands of small files, half of them compressed, need no more memory than one large file.
 #[test]
 fn many_small_files() {
     let mut world = world();
@@ -276,7 +283,8 @@ fn many_small_files() {
     }
 }
 
-/// A file of 10 GB, most of it a hole, behind an open quote and behind none.
+/// A sparse file of 10 GB, with an open quote or without a line end, is refused within the usual
+/// bound of memory.
 #[test]
 fn a_file_that_is_a_hole() {
     let mut world = world();
@@ -294,8 +302,8 @@ fn a_file_that_is_a_hole() {
     }
 }
 
-/// One character takes kilobytes in a column of `char(n)`: rows that outgrow their chunk are not
-/// gathered, and the server pads.
+/// In a column of `char(n)`, one character may take kilobytes. Rows that would outgrow their chunk
+/// are not collected in memory; the server pads them.
 #[test]
 fn padding() {
     const ROWS: u32 = 70_000;
@@ -314,7 +322,8 @@ fn padding() {
     ended.refused("a row of 100 MB by convert", "too long to be converted");
 }
 
-/// Far more fields than a relation has columns, in one record or in many.
+/// Records with far more fields than a table can have columns are refused or rejected within the
+/// usual bound of memory.
 #[test]
 fn a_hundred_thousand_columns() {
     let mut world = world();
@@ -347,7 +356,7 @@ fn a_hundred_thousand_columns() {
     }
 }
 
-/// A file that is refused record by record, and says so a million times.
+/// A million records are rejected, each with its message, within the promised bound of memory.
 #[test]
 fn a_million_rejects() {
     let mut world = world();
@@ -360,7 +369,7 @@ fn a_million_rejects() {
     assert_eq!(side.lines().count(), 1_000_000);
 }
 
-/// Members of all formats, each of so many equal bytes.
+/// These bytes, compressed in each format.
 fn members(bytes: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     gzip.write_all(bytes).unwrap();
@@ -377,7 +386,7 @@ fn members(bytes: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Compressed files that are a thousand times as long when they are read.
+/// Loads compressed files whose content is up to a thousand times as long.
 fn bombs(megabytes: usize, zeros: &str) {
     let mut world = world();
     table(&mut world, "a int, b text");
@@ -394,19 +403,23 @@ fn bombs(megabytes: usize, zeros: &str) {
     }
 }
 
+/// Compressed files of 150 MiB of zeros are refused, and files of a million equal rows are loaded,
+/// within the usual bound of memory.
 #[test]
 fn decompression_bombs() {
     bombs(150, "invalid byte sequence for encoding \"UTF8\": 0x00");
 }
 
+/// Compressed files of 4 GB of zeros are refused, and files of a million equal rows are loaded,
+/// within the usual bound of memory.
 #[test]
 #[ignore = "minutes"]
 fn decompression_bombs_of_gigabytes() {
     bombs(4000, "a record is longer than the server's limit of 1 GB");
 }
 
-/// The largest windows that the formats' own programs write need what they
-/// need; a file that asks for more is refused.
+/// A zstd file with a window of 128 MiB loads within the promised bound of memory. A file with a
+/// larger window is refused.
 #[test]
 fn the_largest_windows() {
     let mut world = world();
@@ -427,7 +440,7 @@ fn the_largest_windows() {
     ended.refused("a zstd window of 256 MiB", "cannot read");
 }
 
-/// The rows of `sample votes`, as many as there are, need the memory of a few.
+/// Loads rows of `sample votes`. Both programs need the same memory, whatever the number of rows.
 fn many_rows(counts: &[u64]) {
     let mut world = world();
     let program = env!("CARGO_BIN_EXE_pgsluice");
@@ -458,11 +471,13 @@ fn many_rows(counts: &[u64]) {
     }
 }
 
+/// A million rows and four million are generated and loaded within the usual bound of memory.
 #[test]
 fn a_million_rows_and_four() {
     many_rows(&[1_000_000, 4_000_000]);
 }
 
+/// A hundred million rows are generated and loaded within the usual bound of memory.
 #[test]
 #[ignore = "minutes, and 6 GB of disk"]
 fn a_hundred_million_rows() {

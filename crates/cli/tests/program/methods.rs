@@ -1,4 +1,4 @@
-//! What each method does to the table beside the rows, and what it refuses.
+//! What each method does to the table apart from loading rows, and what it refuses.
 
 use crate::common::{each_major, left_out, on_each_major, World};
 use pgsluice_engine::internals::Conn;
@@ -19,7 +19,7 @@ fn load(world: &World, file: &str, more: &[&str]) -> Result<serde_json::Value, S
     world.load(&all)
 }
 
-/// Every method on an empty, logged table: the same rows, each by its own way.
+/// On an empty, logged table, every method loads the same rows, each by its own statements.
 fn each_method(world: &mut World) {
     let file = world.file("rows.csv", &records(30_000));
     let few = world.file("few.csv", &records(40));
@@ -62,7 +62,7 @@ fn each_method(world: &mut World) {
     }
 }
 
-/// A table with rows is not emptied unless that is asked for.
+/// A table with rows is emptied only with `--truncate`.
 fn rows_are_safe(world: &mut World) {
     let file = world.file("rows.csv", &records(10));
     for method in ["copy-fresh", "unlogged", "unlogged-logged"] {
@@ -73,7 +73,7 @@ fn rows_are_safe(world: &mut World) {
         load(world, &file, &["--method", method, "--truncate"]).unwrap();
         assert_eq!(world.sql("SELECT count(*) FROM t"), "10");
     }
-    // Row by row means that what precedes them is committed too: a failure names it.
+    // `insert` commits each row and what precedes it, so a failure says what stayed.
     let bad = world.file("bad.csv", b",,\na,,\n");
     world.sql(&format!("{TABLE}; INSERT INTO t VALUES (0, 'kept')"));
     let said = load(world, &bad, &["--method", "insert", "--truncate"]).unwrap_err();
@@ -85,7 +85,8 @@ fn rows_are_safe(world: &mut World) {
     }
 }
 
-/// One bad record late in the file: nothing is loaded, and the error has its place.
+/// If a record late in the file is bad, nothing is loaded, and the message gives its number. By
+/// `insert`, the rows before it stay.
 fn all_or_nothing(world: &mut World) {
     let mut bytes = records(30_000);
     bytes.extend_from_slice(b"a name that is much too long,2024-01-01 00:00:00+00,1\n");
@@ -114,8 +115,8 @@ fn all_or_nothing(world: &mut World) {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "2");
 }
 
-/// With `staged` the server judges when all has landed: the error names the same place,
-/// column and value as COPY's, for every class of refusal.
+/// With `staged`, the server checks rows only after all have landed. For every kind of refusal, the
+/// message still has the position, column and value that COPY's has.
 #[test]
 fn staged_errors_name_what_copys_name() {
     let mut world = World::new(each_major().last().unwrap());
@@ -156,7 +157,7 @@ fn staged_errors_name_what_copys_name() {
         let (copy, staged) = (by("copy-csv"), by("staged"));
         assert!(copy.contains(message), "{copy}");
         if message == "foreign key constraint" {
-            // COPY checks it when all rows are in, and cannot say of which row it speaks.
+            // COPY checks a foreign key after all rows, and cannot say which row violates it.
             assert!(
                 staged.contains("part-2.csv, line 40002, record 20001, byte offset"),
                 "{staged}"
@@ -168,8 +169,8 @@ fn staged_errors_name_what_copys_name() {
     }
 }
 
-/// What came by a pipe cannot be read again: each chunk moves on when it has landed, and
-/// the error names the same place as COPY's.
+/// Standard input cannot be read again, so `staged` moves each chunk on when it has landed. The
+/// message has the same position as COPY's.
 #[test]
 fn staged_errors_of_standard_input_name_what_copys_name() {
     let mut world = World::new(each_major().last().unwrap());
@@ -195,7 +196,7 @@ fn staged_errors_of_standard_input_name_what_copys_name() {
         let place = format!("record 60001, byte offset {}", good.len());
         if bad != giant {
             assert!(copy.contains(message) && copy.contains(&place), "{copy}");
-            // The column of a missing field is in the message only, with COPY.
+            // With COPY, only the message names the column of a missing field.
             assert_eq!(staged.replace(", column n: missing", ": missing"), copy);
         } else {
             assert!(staged.contains(message) && staged.contains(&place), "{staged}");
@@ -229,7 +230,7 @@ fn staged_errors_of_standard_input_name_what_copys_name() {
     );
 }
 
-/// `--create` infers, and a refused load takes the table back.
+/// `--create` infers types, and drops the table if the load is refused.
 fn create(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS made");
     let mut bytes = b"name,flag,big,day\n".to_vec();
@@ -250,7 +251,7 @@ fn create(world: &mut World) {
     assert_eq!(world.sql("SELECT sum(big)::text || max(name) FROM made"), "4999950000n99999");
     assert!(load(world, &good, &["--create"]).unwrap_err().contains("exists already"));
 
-    // What the sample did not show stops the load where its type would take and alter it.
+    // A later value that the inferred type would accept and alter stops the load.
     let odd = [&bytes[..], b"x,true,00123,2024-01-01\n"].concat();
     let odd = world.file("odd.csv", &odd);
     let rejects = world.path("odd.rejects");
@@ -291,8 +292,8 @@ fn sequences(world: &mut World) {
     assert_eq!(world.sql("INSERT INTO d (name) VALUES ('next') RETURNING id"), "10");
 }
 
-/// The server with this clone's extension, which the extension's tests put into the clone's own servers
-/// and into copies of the system's. What the system itself has may be of any age.
+/// The server with this clone's extension. The extension's tests install it in the clone's own
+/// servers and in copies of the system's. An extension of the system itself may be of any version.
 fn with_extension(installation: &Installation) -> Option<Installation> {
     let mut found = installation.clone();
     if installation.origin != Origin::Embedded {
@@ -304,7 +305,7 @@ fn with_extension(installation: &Installation) -> Option<Installation> {
     found.has_extension().then_some(found)
 }
 
-/// Where the server's extension is installed, `auto` takes it.
+/// If the server has the extension, `auto` uses it.
 fn extension(installation: &Installation) {
     let found = with_extension(installation);
     let world = &mut World::new(found.as_ref().unwrap_or(installation));
@@ -348,7 +349,7 @@ fn extension(installation: &Installation) {
     assert!(said.contains("line 2, record 2") && said.contains("\"never\""), "{said}");
 }
 
-/// `auto` makes an empty table its own if the load is worth it and nobody is at it.
+/// `auto` makes an empty table private if the load is large and no other session uses the table.
 fn private(world: &mut World) {
     let file = world.file("many.csv", &records(120_000));
     let filenode = "SELECT pg_relation_filepath('t')";
@@ -376,7 +377,7 @@ fn private(world: &mut World) {
         "120000"
     );
 
-    // With rows in it, it stays everybody's.
+    // A table with rows is not made private.
     let before = world.sql(filenode);
     let plan = world.run(&[&["plan"], &arguments[..]].concat()).stdout;
     let plan = String::from_utf8_lossy(&plan).into_owned();
@@ -392,7 +393,7 @@ fn private(world: &mut World) {
     assert_eq!(world.sql(filenode), before);
     assert_eq!(world.sql("SELECT count(*) FROM t"), "240000");
 
-    // So does a table whose TRUNCATE another table or a trigger would notice.
+    // Nor is a table if another table or a trigger would notice its TRUNCATE.
     for (kept, gone) in [
         ("CREATE TABLE other (t int REFERENCES t)", "DROP TABLE other"),
         (
@@ -411,8 +412,8 @@ fn private(world: &mut World) {
     world.sql("TRUNCATE t");
 }
 
-/// An extension whose library cannot be loaded: `auto` goes another way and says
-/// why; who names the extension is refused.
+/// If the library of the extension cannot be loaded, `auto` uses another method and says why;
+/// `--method extension` is refused.
 #[test]
 fn auto_does_without_an_extension_that_cannot_be_loaded() {
     let mut world = World::new(&each_major()[0]);
@@ -438,8 +439,8 @@ fn auto_does_without_an_extension_that_cannot_be_loaded() {
     assert!(said.contains("pgsluice_gone") && said.contains("hint:"), "{said}");
 }
 
-/// `insert` does not wait for the disk at each commit, says so, and waits at its end,
-/// good or bad: what it has said is there survives a crash.
+/// `insert` commits each row without waiting for the disk, reports this setting, and waits once at
+/// its end, even after an error. All rows that it has reported survive a crash.
 #[test]
 fn insert_waits_for_the_disk_once() {
     on_each_major(|installation| {
@@ -473,7 +474,7 @@ fn insert_waits_for_the_disk_once() {
         world.conn = Conn::open(&world.server.url("postgres")).unwrap();
         assert_eq!(world.sql("SELECT count(*) FROM t"), "80");
 
-        // A limit is an error too, and what stays is named.
+        // Reaching the reject limit is an error, too, and the message says what stays.
         let rejects = world.path("rejects");
         let reject = ["--on-error", "reject", "--reject-file", &rejects, "--reject-limit", "0"];
         let said = world
@@ -483,6 +484,8 @@ fn insert_waits_for_the_disk_once() {
     });
 }
 
+/// Each method loads the same rows, and empties a table only with `--truncate`. If a record is bad,
+/// `insert` keeps the rows before it, and the others load nothing.
 #[test]
 fn methods() {
     on_each_major(|installation| {

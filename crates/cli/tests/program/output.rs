@@ -24,7 +24,8 @@ fn program(arguments: &[&str]) -> Command {
     command
 }
 
-/// A reader that has gone is no failure; data that get lost on a full disk are.
+/// If the reader of standard output is gone, that is no failure. If a full disk loses output, it
+/// is.
 #[test]
 fn a_closed_stdout_is_no_failure_and_a_full_one_is() {
     let mut world = World::new(&each_major()[0]);
@@ -52,7 +53,7 @@ fn a_closed_stdout_is_no_failure_and_a_full_one_is() {
     }
 }
 
-/// What is said to nobody changes neither the load nor its exit code.
+/// If the reader of standard error is gone, neither the load nor its exit code changes.
 #[test]
 fn a_closed_stderr_changes_nothing() {
     let mut world = World::new(&each_major()[0]);
@@ -70,7 +71,7 @@ fn a_closed_stderr_changes_nothing() {
     }
 }
 
-/// `--summary -` is data: it goes to standard output, where nothing else does.
+/// `--summary -` writes the summary to standard output, where nothing else is written.
 #[test]
 fn a_summary_goes_to_stdout_by_a_hyphen() {
     let mut world = World::new(&each_major()[0]);
@@ -88,7 +89,7 @@ fn a_summary_goes_to_stdout_by_a_hyphen() {
     assert_eq!(world.sql("SELECT sum(\"a,1\") FROM t WHERE b IN ('x', 'y')"), "3");
 }
 
-/// On a terminal one line changes; when the load ends it is gone.
+/// On a terminal, one line shows the progress. It is removed when the load ends.
 #[test]
 fn a_terminal_is_told_and_left_clean() {
     let made = Command::new("script").args(["-qec", "true", "/dev/null"]).output();
@@ -128,7 +129,8 @@ fn a_terminal_is_told_and_left_clean() {
     assert!(last.starts_with("\"public\".\"t\": 1 row loaded by "), "{last}");
 }
 
-/// A value that reads like the name of a setting is not made an option, and a setting beside it is.
+/// Messages name settings as options, such as `--truncate`. A table, column, file or value that
+/// looks like a setting stays as it is.
 #[test]
 fn values_stay_as_they_are_where_settings_become_options() {
     let mut world = World::new(&each_major()[0]);
@@ -161,7 +163,7 @@ fn values_stay_as_they_are_where_settings_become_options() {
         }
     }
 
-    // In one text: the hint has a setting, the message a column of that name.
+    // In one message: its hint has a setting, and its text a column with that name.
     let output =
         world.run(&["load", &good, "--table", "n", "--columns", "b", "--summary", &summary]);
     for said in both(&output, &summary) {

@@ -1,4 +1,4 @@
-//! What a plan promises: the locks that others wait for, what the server will refuse, what an
+//! What a plan says: the locks for which other sessions wait, what the server will refuse, what an
 //! earlier load left down.
 
 use crate::common::{each_major, wait_until, World};
@@ -20,7 +20,7 @@ fn plan(world: &World, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A load that commits more than once gives up a single commit: the plan and the summary say so.
+/// If a load commits more than once, the plan and the summary say what it gives up.
 #[test]
 fn several_commits_are_given_up() {
     let mut world = world();
@@ -51,7 +51,8 @@ fn several_commits_are_given_up() {
     }
 }
 
-/// The default never locks others out of a table with rows, however many come.
+/// By default, a load never locks others out of a table with rows, however many rows it loads. With
+/// `--indexes rebuild`, the plan names the lock and estimates how long others wait.
 #[test]
 fn a_table_with_rows_keeps_its_indexes_and_its_readers() {
     let mut world = world();
@@ -105,6 +106,8 @@ fn a_table_with_rows_keeps_its_indexes_and_its_readers() {
     assert_eq!(said(&output).matches("lock: ACCESS EXCLUSIVE on").count(), 2, "{output:?}");
 }
 
+/// `--no-lock-out` refuses options and methods that would lock other sessions out, and keeps
+/// indexes.
 #[test]
 fn what_would_lock_others_out_can_be_forbidden() {
     let mut world = world();
@@ -124,12 +127,14 @@ fn what_would_lock_others_out_can_be_forbidden() {
         assert_eq!(output.status.code(), Some(code), "{more:?}: {output:?}");
         assert_eq!(said(&output).contains("--no-lock-out forbids"), code == 2, "{output:?}");
     }
-    // An empty table's indexes are kept then, too.
+    // With `--no-lock-out`, indexes of an empty table are kept, too.
     world.sql("TRUNCATE t");
     let planned = plan(&world, &[&file, "--table", "t", "--no-lock-out"]);
     assert!(planned.contains("keep primary key public.t_pkey: --no-lock-out"), "{planned}");
 }
 
+/// `plan` fails with the reason if the server would refuse the load: TRUNCATE of a referenced
+/// table, missing privileges, COPY under row-level security, values for generated columns.
 #[test]
 fn a_plan_finds_what_the_server_would_refuse() {
     let mut world = world();
@@ -167,7 +172,8 @@ fn a_plan_finds_what_the_server_would_refuse() {
     }
 }
 
-/// Rows are estimated from what the file holds, not from what it takes on the disk.
+/// `plan --json` prints an object. Rows of a compressed file are estimated from its decompressed
+/// content, not from its size on disk.
 #[test]
 fn a_plan_is_json_and_estimates_rows_of_compressed_files() {
     let mut world = world();
@@ -184,6 +190,7 @@ fn a_plan_is_json_and_estimates_rows_of_compressed_files() {
     assert_eq!(planned["locks"], Value::Array(vec![]));
 }
 
+/// `load --dry-run` prints the plan and changes nothing.
 #[test]
 fn a_dry_run_is_the_plan() {
     let mut world = world();
@@ -196,8 +203,8 @@ fn a_dry_run_is_the_plan() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
 }
 
-/// A load over several connections that is killed leaves an index down: later loads say so. The
-/// schema in which that is recorded is named when it is created, and can be forbidden.
+/// If a load over several connections is killed, an index may stay down, and later loads say so.
+/// The plan says that a schema is created to record this, and `--ledger none` forbids it.
 #[test]
 fn what_a_crash_left_down_is_said_by_later_loads() {
     let mut world = world();
@@ -210,7 +217,7 @@ fn what_a_crash_left_down_is_said_by_later_loads() {
     let none = [&base[..], &["--ledger", "none"]].concat();
     assert!(!plan(&world, &none).contains("pgsluice_loads is created"));
     world.load(&none).unwrap();
-    // One transaction has nothing to record.
+    // A load in one transaction has nothing to record.
     world.load(&[&file, "--table", "t", "--indexes", "rebuild"]).unwrap();
     assert_eq!(world.sql("SELECT to_regnamespace('pgsluice_loads')"), "");
 

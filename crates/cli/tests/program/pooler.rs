@@ -1,6 +1,5 @@
-//! Through PgBouncer in transaction mode, where a session lasts as long as a
-//! transaction and the next one may be another's: every method works, and
-//! leaves nothing of its own in the server's sessions.
+//! Loads through PgBouncer in transaction mode, where each transaction may get another session of
+//! the server. Every method works and leaves nothing in the server's sessions.
 
 use crate::common::{left_out, on_first_and_last_major, wait_until, Port, World};
 use std::fs::{self, Permissions};
@@ -13,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 /// The ids of `nobody`: PgBouncer refuses to run as root.
 const NOBODY: u32 = 65_534;
 
-/// PgBouncer before a world's server, ended when dropped.
+/// PgBouncer in front of a world's server. Dropping it ends it.
 struct Pooler {
     child: Child,
     port: Port,
@@ -36,7 +35,7 @@ impl Pooler {
             fs::set_permissions(path, Permissions::from_mode(0o644)).unwrap();
         }
         let mut command = Command::new(program);
-        // In the world's folder: what works there does not outlast a killed test.
+        // In the world's folder: processes there do not outlast a test that is killed.
         command.arg("-q").arg(&file).current_dir(world.path("")).stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null());
         if fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0) {
@@ -47,7 +46,7 @@ impl Pooler {
         pooler
     }
 
-    /// Waits until it can be reached.
+    /// Waits until PgBouncer can be reached.
     fn wait(&mut self) {
         let is_reached = || {
             assert!(self.child.try_wait().unwrap().is_none(), "PgBouncer ended at its start");
@@ -56,13 +55,13 @@ impl Pooler {
         wait_until(|| "PgBouncer does not start".into(), is_reached);
     }
 
-    /// Ends it and all connections through it.
+    /// Kills PgBouncer and all connections through it.
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Starts it again after that.
+    /// Starts PgBouncer again after that.
     fn start_again(&mut self) {
         self.child = self.command.spawn().unwrap();
         self.wait();
@@ -129,7 +128,7 @@ fn every_method(world: &mut World, pooler: &Pooler) {
         let facts = "SELECT count(*) || ' ' || min(c) || ' ' || count(DISTINCT b) FROM t";
         assert_eq!(world.sql(facts), format!("{rows} 2024-03-02 10"), "{method}");
         assert_eq!(world.sql("SELECT count(*) FROM pg_indexes WHERE tablename = 't'"), "2");
-        // Again, refused: nothing stays, no transaction and no lock either.
+        // A second load is refused: nothing stays, not even a transaction or a lock.
         if method != "insert" {
             let load = ["load", file, "--table", "t", "--method", method, "--truncate"];
             let bad = world.file("bad.csv", b"1,x,2024-02-03\n2,y,yesterday and so on\n");
@@ -141,7 +140,7 @@ fn every_method(world: &mut World, pooler: &Pooler) {
     }
 }
 
-/// With `--once`, in one transaction and in several.
+/// `--once` works in one transaction and in several.
 fn once(world: &mut World, pooler: &Pooler) {
     let rows = |i: u32| format!("{i},text {},2024-03-02\n", i % 10);
     let file = world.file("once.csv", (1..60_000).map(rows).collect::<String>().as_bytes());
@@ -158,7 +157,7 @@ fn once(world: &mut World, pooler: &Pooler) {
     }
 }
 
-/// PgBouncer is restarted in the middle of a load: the same command continues.
+/// PgBouncer is restarted in the middle of a load; the same command continues it.
 fn once_continues(world: &mut World, pooler: &mut Pooler) {
     world.sql(TABLE);
     world.sql("ALTER TABLE t DROP COLUMN c");
@@ -190,7 +189,7 @@ fn once_continues(world: &mut World, pooler: &mut Pooler) {
     assert!(code == Some(0) && said.contains("nothing new"), "{said}");
 }
 
-/// What the server's sessions behind the pooler are left with.
+/// Checks that no session of the load is active, and that no prepared transaction or table is left.
 fn nothing_stays(world: &mut World, method: &str) {
     let busy = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'loader' AND state <> 'idle'";
     wait_until(|| format!("{method} leaves a session at work"), || world.sql(busy) == "0");
@@ -203,7 +202,8 @@ fn nothing_stays(world: &mut World, method: &str) {
     );
 }
 
-/// With one session in the pool, the next client gets the one that the load had.
+/// With one session in the pool, the next client gets the session that the load had. It must have
+/// no settings of the load.
 fn settings_do_not_leak(world: &mut World, program: &str, server: u16) {
     let pooler = Pooler::start(world, program, server, 1);
     let file = world.file("one.csv", b"1,x,02/03/2024\n2,y,02/03/2024\n");
@@ -222,7 +222,7 @@ fn settings_do_not_leak(world: &mut World, program: &str, server: u16) {
         assert_eq!(code, Some(0), "{method}: {said}");
         assert_eq!(shown(&pooler), before, "{method} leaves settings in the server's session");
     }
-    // The connection that would wake the WAL writer has no session left for it.
+    // The connection that would wake the WAL writer gets no session from the pool.
     world.sql(TABLE);
     let rows = (1..200_000).map(|i| format!("{i},text,02/03/2024\n")).collect::<String>();
     let many = world.file("many.csv", rows.as_bytes());
@@ -239,6 +239,8 @@ fn settings_do_not_leak(world: &mut World, program: &str, server: u16) {
     assert_eq!(shown(&pooler), before);
 }
 
+/// Through PgBouncer in transaction mode, every method and `--once` work. A load continues after
+/// PgBouncer is restarted, and no setting stays in the server's sessions.
 #[test]
 fn transaction_mode() {
     let Some(program) = pgbouncer() else { return };

@@ -1,4 +1,4 @@
-//! What a load does to others who use the table: the claims of `docs/guide/production.md`.
+//! How a load affects other sessions that use the table: the claims of `docs/guide/production.md`.
 
 use crate::common::{each_major, wait_until, World};
 use pgsluice_engine::internals::Conn;
@@ -10,19 +10,19 @@ fn world() -> World {
     World::new(each_major().last().unwrap())
 }
 
-/// A load that waits for more on its standard input.
+/// Starts a load that waits for more input.
 fn load(world: &World, arguments: &[&str]) -> Child {
     world.start(&[&["load", "-", "--quiet"], arguments].concat())
 }
 
-/// Enough records that some of them have reached the server.
+/// Sends enough records that some of them reach the server.
 fn some_rows(child: &mut Child, row: &str) {
     let rows = format!("{row}\n").repeat((4 << 20) / row.len());
     child.stdin.as_mut().unwrap().write_all(rows.as_bytes()).unwrap();
 }
 
-/// The locks of the program's sessions on a table; the one that extends its file is held for an
-/// instant only, and is seen now and then.
+/// The locks of the program's sessions on a table, without the one that extends its file: it is
+/// held only for an instant.
 fn locks(world: &mut World, table: &str) -> String {
     world.sql(&format!(
         "SELECT coalesce(string_agg(DISTINCT mode, ' '), '') FROM pg_locks l \
@@ -37,7 +37,7 @@ fn wait_for_rows(world: &mut World, table: &str) {
     wait_until(|| "no row has come".into(), || world.sql(&sql) == "t");
 }
 
-/// Runs SQL in a session that waits no longer than two seconds for a lock; whether it went.
+/// Runs SQL in a session that waits at most two seconds for a lock; returns whether it succeeded.
 fn goes(world: &World, sql: &str) -> bool {
     let mut conn = Conn::open(&world.server.url("postgres")).unwrap();
     conn.exec("SET lock_timeout = '2s'").unwrap();
@@ -50,6 +50,8 @@ fn goes(world: &World, sql: &str) -> bool {
     }
 }
 
+/// During a load, other sessions can read, write, vacuum and analyze the table, but cannot alter it
+/// or create an index. They see no row before the commit.
 #[test]
 fn others_read_and_write_while_rows_come() {
     let mut world = world();
@@ -61,7 +63,7 @@ fn others_read_and_write_while_rows_come() {
     let mut child = load(&world, &["--table", "t", "--columns", "k,b"]);
     some_rows(&mut child, "1,text of the row");
     wait_for_rows(&mut world, "t");
-    // The loader has looked at it as well.
+    // AccessShareLock comes from the loader's look at the table.
     assert_eq!(locks(&mut world, "t"), "AccessShareLock RowExclusiveLock");
     for sql in [
         "SELECT count(*) FROM t",
@@ -87,7 +89,8 @@ fn others_read_and_write_while_rows_come() {
     assert_ne!(world.sql("SELECT count(*) FROM t WHERE b = 'text of the row'"), "0");
 }
 
-/// Foreign keys are checked when the rows are in: until then a referenced row may go.
+/// Foreign keys are checked after all rows. If a referenced row is deleted before that, the load
+/// fails.
 #[test]
 fn a_referenced_row_that_goes_fails_the_load() {
     let mut world = world();
@@ -106,7 +109,8 @@ fn a_referenced_row_that_goes_fails_the_load() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "1");
 }
 
-/// Readers queue after a load that waits for its lock, until it gives up.
+/// While a load waits for its ACCESS EXCLUSIVE lock, readers queue after it, until `--lock-timeout`
+/// ends the load.
 #[test]
 fn a_load_that_waits_makes_readers_wait_until_its_time_is_up() {
     let mut world = world();
@@ -157,6 +161,8 @@ fn the_same_key_waits_for_the_load() {
     assert!(child.wait_with_output().unwrap().status.success());
 }
 
+/// Partitions get the same lock as their parent. Methods that rewrite a table are refused for a
+/// partitioned one.
 #[test]
 fn partitions_are_locked_as_their_parent_and_never_rewritten() {
     let mut world = world();
@@ -173,7 +179,7 @@ fn partitions_are_locked_as_their_parent_and_never_rewritten() {
     some_rows(&mut child, "1,text of the row");
     wait_for_rows(&mut world, "t");
     assert_eq!(locks(&mut world, "t"), "RowExclusiveLock");
-    // It is looked at as well.
+    // AccessShareLock comes from the loader's look at the table.
     let both = "AccessShareLock RowExclusiveLock";
     wait_until(|| "no row is in t1".into(), || locks(&mut world, "t1") == both);
     drop(child.stdin.take());

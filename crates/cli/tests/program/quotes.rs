@@ -1,5 +1,5 @@
-//! Stray quotes: by default an error that costs the line it is in and no other record, whatever the
-//! method, the line ends and where chunks end; and what else they can be.
+//! Stray quotes: by default, an error of the line that has one and of no other record, by every
+//! method, with every line end, wherever chunks end. `--stray-quotes` gives them other meanings.
 
 use crate::common::{each_major, on_first_and_last_major, World};
 use pgsluice_fuzz::damaged::Damaged;
@@ -30,7 +30,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     gzip.finish().unwrap()
 }
 
-/// The file of the report: 40,000 records, two of them damaged, every 500th of several lines.
+/// The file of a bug report: 40,000 records, two of them damaged. Every 500th has two lines.
 fn report(eol: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for i in 1..=40_000 {
@@ -46,6 +46,8 @@ fn report(eol: &str) -> Vec<u8> {
     bytes
 }
 
+/// Of a file with two damaged lines, exactly these are rejected, by every method, with every line
+/// end, compressed or not.
 #[test]
 fn a_refused_line_costs_no_other_record() {
     let mut world = World::new(each_major().last().unwrap());
@@ -87,7 +89,8 @@ fn a_refused_line_costs_no_other_record() {
     }
 }
 
-/// Files of good records with damaged lines anywhere, larger than a chunk now and then.
+/// Generated files have damaged lines anywhere between good records; some files are larger than a
+/// chunk. Exactly the damaged lines are rejected, and again when the reject file is loaded.
 #[test]
 fn exactly_the_damaged_lines_are_rejected() {
     on_first_and_last_major(|installation| {
@@ -127,7 +130,8 @@ fn exactly_the_damaged_lines_are_rejected() {
     });
 }
 
-/// What is said of each, at its place.
+/// The first stray quote stops the load. The message gives its position and kind, the detail says
+/// what COPY would do, and the hint names a remedy.
 #[test]
 fn the_first_stray_quote_stops_the_load_and_is_explained() {
     let mut world = World::new(each_major().last().unwrap());
@@ -152,10 +156,10 @@ fn the_first_stray_quote_stops_the_load_and_is_explained() {
             let stayed = if method == "insert" { "2" } else { "0" };
             assert_eq!(world.sql("SELECT count(*) FROM t"), stayed, "{method}");
         }
-        // What the server has against an earlier record comes first.
+        // An error of the server about an earlier record comes first.
         let bytes = format!("1,a,b\nx,b,c\n{line}\n");
         let path = world.file("earlier.csv", bytes.as_bytes());
-        // `staged` reads values when all records have landed.
+        // `staged` reads values after all records have landed.
         for method in METHODS.into_iter().filter(|method| *method != "staged") {
             world.sql("TRUNCATE t");
             let said = world.load(&[&path, "--table", "t", "--method", method]).unwrap_err();
@@ -176,7 +180,8 @@ fn the_first_stray_quote_stops_the_load_and_is_explained() {
     assert!(said.contains("line 1: stray quote") && said.contains("--stray-quotes"), "{said}");
 }
 
-/// The same lines by each mode; the summary counts the fields.
+/// With `--stray-quotes literal`, stray quotes are characters of the value; with `copy`, they mean
+/// what they mean to COPY. The summary counts the fields that have them.
 #[test]
 fn stray_quotes_are_characters_or_what_they_are_to_copy() {
     on_first_and_last_major(|installation| {
@@ -217,8 +222,8 @@ fn stray_quotes_are_characters_or_what_they_are_to_copy() {
     });
 }
 
-/// Without a rejected record, its neighbours would mean something else: each keeps what it means in the
-/// file.
+/// If stray quotes are literal and a record is rejected, the records before and after it keep the
+/// meaning that they have in the file.
 #[test]
 fn a_rejected_record_leaves_the_quotes_of_its_neighbours_as_they_are() {
     let mut world = World::new(each_major().last().unwrap());
@@ -241,8 +246,8 @@ fn a_rejected_record_leaves_the_quotes_of_its_neighbours_as_they_are() {
     }
 }
 
-/// A quote that is never closed costs its line, however much follows; a value that is longer than
-/// what is held is a value nevertheless.
+/// A quote that is never closed makes only its own line bad, however much follows. A value that is
+/// too long to be held in memory is still loaded.
 #[test]
 fn an_open_quote_costs_its_line_and_long_values_stay_whole() {
     let mut world = World::new(each_major().last().unwrap());
@@ -277,7 +282,8 @@ fn an_open_quote_costs_its_line_and_long_values_stay_whole() {
     }
 }
 
-/// A stray quote after a value that is longer than what is held costs its record, and no other one.
+/// A stray quote after a value that is too long to be held in memory makes its record bad, and no
+/// other one.
 #[test]
 fn a_stray_quote_after_a_long_value_is_one_reject() {
     let mut world = World::new(each_major().last().unwrap());
@@ -300,7 +306,7 @@ fn a_stray_quote_after_a_long_value_is_one_reject() {
         remove(&rejects);
         world.sql("TRUNCATE t");
         let base = [&path, "--table", "t", "--method", method];
-        // The record has more lines than the default limit.
+        // The record has more lines than the default reject limit.
         let reject = ["--on-error", "reject", "--reject-limit", "none", "--reject-file", &rejects];
         let summary = world.load(&[&base[..], &reject].concat());
         let summary = summary.unwrap_or_else(|e| panic!("{i}: {e}"));

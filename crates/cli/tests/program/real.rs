@@ -1,6 +1,6 @@
-//! Real files, as `scripts/real-files` collects them: `--create --header` loads nearly all at the
-//! first try, alters no cell, and where it refuses one it names the option that loads it. What
-//! `--dialect auto` loads is not altered either.
+//! Real files, collected by `scripts/real-files`. `--create --header` loads nearly all at the first
+//! try and alters no value. If it refuses a file, it names the option that loads it. `--dialect
+//! auto` alters no value either.
 
 use crate::common::{each_major, left_out, World};
 use pgsluice_engine::internals::decompress;
@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Fewer of a hundred files may not load at the first try.
+/// At least this percentage of the files must load at the first try.
 const FIRST_TRY: usize = 97;
 
 fn files() -> Vec<PathBuf> {
@@ -57,7 +57,7 @@ fn named_options(said: &str) -> Option<Vec<String>> {
     Some(options)
 }
 
-/// Whether the file is damaged, by stock COPY's own words.
+/// Whether stock COPY's message says that the file is damaged.
 fn malformed(said: &str) -> bool {
     said.contains("unquoted newline found in data") || said.contains("unquoted carriage return")
 }
@@ -72,13 +72,13 @@ fn copy_options(options: &[String]) -> Option<String> {
     }
 }
 
-/// How the value of a column compares with its text: true where it means the same.
+/// An SQL condition that is true if the value of a column means the same as its text.
 fn same(name: &str, ty: &str, text: &str) -> String {
     let value = format!("a.{name}");
     match ty {
         "text" => format!("{value} = {text}"),
         "integer" | "bigint" => format!("{value}::text = {text}"),
-        // Every digit and every zero at the end; a zero may be missing before the point.
+        // All digits and trailing zeros are the same; only a zero before the point may be missing.
         "numeric" => format!(
             "({value}::text = {text} OR {text} ~ '^-?\\.' AND {value}::text = regexp_replace({text}, '\\.', '0.') \
              OR {text} ~ '[eE]|[fn]' AND {value} = {text}::numeric)"
@@ -91,7 +91,8 @@ fn same(name: &str, ty: &str, text: &str) -> String {
     }
 }
 
-/// What the loader has altered against stock COPY into text columns of the same bytes.
+/// Compares the loader's table with stock COPY of the same bytes into text columns. An error says
+/// what was altered.
 fn altered(world: &mut World, bytes: &[u8], options: &str) -> Result<(), String> {
     let columns = world
         .conn
@@ -102,7 +103,7 @@ fn altered(world: &mut World, bytes: &[u8], options: &str) -> Result<(), String>
         .unwrap();
     let list: Vec<String> = (1..=columns.len()).map(|i| format!("t{i} text")).collect();
     world.sql(&format!("DROP TABLE IF EXISTS stock; CREATE TABLE stock ({})", list.join(", ")));
-    // Empty lines at the end, which stock COPY refuses, are none of the rows.
+    // Leave out empty lines at the end, which stock COPY refuses.
     let mut end = bytes.len();
     while columns.len() > 1 && end > 1 && bytes[..end].ends_with(b"\n") {
         let line = bytes[..end - 1].strip_suffix(b"\r").unwrap_or(&bytes[..end - 1]);
@@ -123,8 +124,8 @@ fn altered(world: &mut World, bytes: &[u8], options: &str) -> Result<(), String>
             format!("(a.{name} IS NULL) = ({text} IS NULL) AND ({text} IS NULL OR {same})")
         })
         .collect();
-    // The server may store rows in another order than they came in, so both sides are sorted: by
-    // what the values mean, and by their texts where these mean the same.
+    // The server may store rows in another order than they came in, so both sides are sorted by the
+    // meaning of their values, and rows with the same meaning by their texts.
     let (mut values, mut texts) = (Vec::new(), Vec::new());
     let (mut value_texts, mut text_texts) = (Vec::new(), Vec::new());
     for (i, column) in columns.iter().enumerate() {
@@ -169,9 +170,9 @@ fn is_data(line: &[u8], delimiter: u8) -> bool {
     !line.starts_with(&[delimiter]) && fields.any(number)
 }
 
-/// The lines of the table, as a reader without the detection finds them: each has the delimiter
-/// equally often, the first at most one time more, and the lines around the table never have it. Empty
-/// lines at the end are not the table's.
+/// Finds the lines of the table without the loader's detection: each has the delimiter equally
+/// often, the first at most one time more, and the lines around the table never have it. Empty
+/// lines at the end do not belong to the table.
 fn table(bytes: &[u8], delimiter: u8, (before, after): (u64, u64)) -> Option<&[u8]> {
     let mut lines: Vec<&[u8]> = bytes.split_inclusive(|c| *c == b'\n').collect();
     while after == 0 && lines.last().is_some_and(|line| line.trim_ascii().is_empty()) {
@@ -190,8 +191,8 @@ fn table(bytes: &[u8], delimiter: u8, (before, after): (u64, u64)) -> Option<&[u
     (around && even && (first == each || first == each + 1)).then(|| &bytes[start..start + length])
 }
 
-/// Loads a file by `--dialect auto`: whether it does not decide its dialect, or what is wrong.
-/// `plain`: COPY's own dialect with a header loads it, perhaps as a single column.
+/// Loads a file by `--dialect auto`; returns the outcome, or what is wrong. `plain`: COPY's own
+/// dialect with a header loads it, perhaps as a single column.
 fn auto(world: &mut World, file: &Path, plain: bool) -> Result<&'static str, String> {
     let sample = peek(&FileSource::new(file)).unwrap();
     let found = sniff(&sample.bytes, sample.whole, &Given::default());
@@ -233,6 +234,9 @@ fn auto(world: &mut World, file: &Path, plain: bool) -> Result<&'static str, Str
     altered(world, bytes, &options).map(|()| "loaded")
 }
 
+/// `--create --header` loads at least 97 % of the real files at the first try. For any other, it
+/// names an option that loads the file, unless stock COPY refuses the file, too. No value is
+/// altered.
 #[test]
 #[ignore = "minutes; needs scripts/real-files"]
 fn real_files_load_and_nothing_is_altered() {
@@ -292,6 +296,8 @@ fn real_files_load_and_nothing_is_altered() {
     assert!(first * 100 >= all * FIRST_TRY, "{first} of {all} load at the first try");
 }
 
+/// `--dialect auto` loads a real file only if nothing about its dialect is in doubt, and alters no
+/// value.
 #[test]
 #[ignore = "minutes; needs scripts/real-files"]
 fn a_detected_dialect_alters_no_real_file() {

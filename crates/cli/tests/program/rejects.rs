@@ -1,5 +1,5 @@
-//! `--on-error reject`: every bad record of every class goes to the reject
-//! file as it was, everything else is loaded, and the limit holds.
+//! `--on-error reject`: every bad record goes to the reject file unchanged, all other records are
+//! loaded, and the reject limit holds.
 
 use crate::common::{each_major, on_each_major, World};
 use serde_json::Value;
@@ -31,7 +31,7 @@ const TABLE: &str = "
         EXCLUDE USING gist (r WITH &&)
     );";
 
-/// A bad record, its line (the record's first), the SQLSTATE and the column.
+/// A bad record, its first line, the SQLSTATE and the column.
 const BAD: [(&[u8], u64, &str, Option<&str>); 12] = [
     (b"x,1,a,1,\n", 3, "22P02", Some("id")),
     (b"2,40000,a,1,\n", 4, "22003", Some("n")),
@@ -66,6 +66,8 @@ fn remove(path: &str) {
     let _ = fs::remove_file(format!("{path}.jsonl"));
 }
 
+/// By every method, each kind of bad record is rejected unchanged, with its position, SQLSTATE and
+/// column. All other records are loaded.
 #[test]
 fn every_class_by_every_method() {
     on_each_major(|installation| {
@@ -114,7 +116,7 @@ fn every_class_by_every_method() {
     });
 }
 
-/// The reject file is loadable as it stands: the same records are refused again.
+/// The reject file can be loaded as it is: the same records are refused again.
 fn mend_and_load_again(world: &mut World, rejects: &str, method: &str) {
     let again = world.path("again.csv");
     remove(&again);
@@ -130,11 +132,12 @@ fn mend_and_load_again(world: &mut World, rejects: &str, method: &str) {
             &again,
         ])
         .unwrap();
-    // The range that overlapped, the key and the parent are still in the way.
+    // The overlapping range and the key are still there, and the parent is still missing.
     assert_eq!(summary["rejected"], BAD.len(), "{method}");
     assert_eq!(fs::read(&again).unwrap(), fs::read(rejects).unwrap());
 }
 
+/// `--reject-limit` allows this number or percentage of rejects; with one more, the load fails.
 #[test]
 fn the_limit_lets_n_pass_and_fails_on_the_next() {
     let installation = each_major().remove(0);
@@ -175,7 +178,8 @@ fn the_limit_lets_n_pass_and_fails_on_the_next() {
     }
 }
 
-/// What an input function calls a syntax error, or too deep, is a bad value like another.
+/// An input function may report a syntax error or too much nesting. Such a value is rejected like
+/// any other bad one.
 #[test]
 fn values_that_are_refused_by_the_codes_of_statements() {
     let installation = each_major().remove(0);
@@ -189,7 +193,7 @@ fn values_that_are_refused_by_the_codes_of_statements() {
     ];
     let rejects = world.path("rejects.csv");
     for method in METHODS {
-        // The name of a table is looked up: by INSERT the one that is missing may be ours.
+        // The name of a table is looked up: with INSERT, the missing one could be the loader's own.
         let by_insert = method.starts_with("insert") || method == "staged";
         let bad = &bad[..if by_insert { 3 } else { 4 }];
         let lines: Vec<&str> = bad.iter().map(|(line, ..)| line.as_str()).collect();
@@ -217,7 +221,7 @@ fn values_that_are_refused_by_the_codes_of_statements() {
             );
         }
     }
-    // A wrong condition is nobody's value.
+    // An invalid condition is not the fault of a record.
     let path = world.file("good.csv", b"1,,,,\n");
     for method in ["copy-csv", "staged"] {
         remove(&rejects);
@@ -228,7 +232,8 @@ fn values_that_are_refused_by_the_codes_of_statements() {
     }
 }
 
-/// Who has written a trigger may have made up its codes.
+/// A trigger may raise any SQLSTATE. Its record is rejected, unless the code concerns the server or
+/// the transaction.
 #[test]
 fn exceptions_of_triggers_are_rejected_whatever_their_code() {
     let mut world = World::new(each_major().last().unwrap());
@@ -251,12 +256,13 @@ fn exceptions_of_triggers_are_rejected_whatever_their_code() {
         let codes: Vec<&str> = side.iter().map(|s| s["sqlstate"].as_str().unwrap()).collect();
         assert_eq!(codes, ["ZZ123", "45000", "P0002"], "{method}");
     }
-    // Those that say what has befallen the server or the transaction still fail the load.
+    // Codes that concern the server or the transaction still fail the load.
     remove(&rejects);
     let path = world.file("cancelled.csv", b"1,57014\n");
     world.load(&[&reject[..], &[path.as_str()]].concat()).unwrap_err();
 }
 
+/// An existing reject file is an error and is kept. If nothing is rejected, no reject file is left.
 #[test]
 fn reject_files_are_never_overwritten_and_empty_ones_not_left() {
     let installation = each_major().remove(0);
@@ -279,6 +285,7 @@ fn reject_files_are_never_overwritten_and_empty_ones_not_left() {
     assert_eq!(output.status.code(), Some(2));
 }
 
+/// A record of 70 MB, too long to be held in memory, is rejected unchanged.
 #[test]
 fn a_record_too_long_to_be_held_is_rejected_as_it_was() {
     let installation = each_major().remove(0);
@@ -300,6 +307,8 @@ fn a_record_too_long_to_be_held_is_rejected_as_it_was() {
     assert_eq!((&said["offset"], &said["length"]), (&Value::from(4), &Value::from(kept.len())));
 }
 
+/// `check` reports every bad record, except those that only other rows make bad. It fires no
+/// trigger, advances no sequence and leaves nothing.
 #[test]
 fn check_tells_every_bad_record_and_changes_nothing() {
     let installation = each_major().remove(0);
@@ -317,7 +326,7 @@ fn check_tells_every_bad_record_and_changes_nothing() {
     let output = run(&[]);
     let told = String::from_utf8(output.stdout).unwrap();
     let told: Vec<Value> = told.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-    // What depends on other rows is left to the load.
+    // Only a load can check constraints that depend on other rows.
     let elsewhere = ["23505", "23503", "23P01"];
     let expected: Vec<_> = BAD.iter().filter(|b| !elsewhere.contains(&b.2)).collect();
     assert_eq!(told.len(), expected.len());
@@ -327,7 +336,7 @@ fn check_tells_every_bad_record_and_changes_nothing() {
             (&Value::from(*line), &Value::from(*sqlstate))
         );
         assert_eq!(said["column"].as_str(), *column);
-        // The table of the messages is the user's.
+        // Messages name the user's table.
         assert!(!said["message"].as_str().unwrap().contains("pgsluice"), "{said}");
     }
     assert_eq!(output.status.code(), Some(4));
@@ -338,7 +347,8 @@ fn check_tells_every_bad_record_and_changes_nothing() {
     assert_eq!(world.sql(left), "0 false 0");
 }
 
-/// Many keys that two lanes would both have: exactly the second of each pair is rejected.
+/// Many keys occur twice, and two lanes would each have one. With rejects, one connection loads the
+/// file, and exactly the second of each pair is rejected.
 #[test]
 fn keys_that_cross_lanes_are_rejected_by_record() {
     let installation = each_major().remove(0);
@@ -352,7 +362,7 @@ fn keys_that_cross_lanes_are_rejected_by_record() {
     let all = [&[path.as_str()], &arguments[..], &reject[..]].concat();
     for table in [
         "CREATE TABLE t (a int PRIMARY KEY, b text)",
-        // Only a partition knows that keys are unique.
+        // Only the partition has a unique index.
         "CREATE TABLE t (a int, b text) PARTITION BY RANGE (a);
          CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100000);
          CREATE UNIQUE INDEX ON t1 (a)",
@@ -369,7 +379,7 @@ fn keys_that_cross_lanes_are_rejected_by_record() {
     }
 }
 
-/// Where no row depends on another one, lanes reject side by side.
+/// If no row depends on another one, several lanes reject at the same time.
 #[test]
 fn lanes_reject_side_by_side() {
     let installation = each_major().remove(0);
@@ -390,7 +400,8 @@ fn lanes_reject_side_by_side() {
     assert_eq!(records, (0..60).map(|i| i * 1000 + 8).collect::<Vec<_>>());
 }
 
-/// A row may refer to another row of the file, which another lane would have.
+/// If the table refers to itself, a row may refer to one that another lane would have. One
+/// connection loads such a table.
 #[test]
 fn a_table_that_refers_to_itself_is_loaded_by_one_connection() {
     let installation = each_major().remove(0);
@@ -417,8 +428,8 @@ fn a_table_that_refers_to_itself_is_loaded_by_one_connection() {
     assert_eq!(std::fs::read(&again).unwrap(), b"4,9\n");
 }
 
-/// Several files, one of them by a pattern, one compressed: each reject names its own file
-/// and its place in that; a file that is missing or damaged fails the load, and nothing is loaded.
+/// With several files, some by a pattern and one compressed, each reject names its file and its
+/// position there. If a file is missing or damaged, or its header differs, nothing is loaded.
 #[test]
 fn rejects_of_several_files() {
     let installation = each_major().remove(0);
@@ -456,7 +467,7 @@ fn rejects_of_several_files() {
         ];
         expected.sort();
         assert_eq!(told, expected, "{method}");
-        // Loadable as it stands, though the lines of the files end differently.
+        // The reject file can be loaded as it is, though the files have different line ends.
         let kept = fs::read(&rejects).unwrap();
         if method != "lanes" {
             assert_eq!(kept, b"a,b\nbad,1\nbad,2\nbad,3\n5,y,bad\n", "{method}");

@@ -1,4 +1,4 @@
-//! What a role may do that does not own the table: no less than stock COPY lets it.
+//! A role that does not own the table may do at least what stock COPY lets it do.
 
 use crate::common::{on_first_and_last_major, World};
 use std::process::{Command, Output};
@@ -10,7 +10,8 @@ fn as_loader(world: &World, arguments: &[&str]) -> Output {
     program.args(arguments).args(["--to", &url]).output().unwrap()
 }
 
-/// LOCK TABLE asks for rights on the whole table; COPY does not.
+/// The right to insert into the loaded columns is enough, as for COPY. LOCK TABLE would need rights
+/// on the whole table.
 #[test]
 fn rights_on_columns_are_enough() {
     on_first_and_last_major(|installation| {
@@ -31,7 +32,7 @@ fn rights_on_columns_are_enough() {
                 assert_eq!(world.sql(&rows), "(1,x,5) (2,y,5)", "{table} {method}");
                 world.sql(&format!("TRUNCATE {table}"));
             }
-            // A column that it may not write stays refused.
+            // A column that the role may not write is still refused.
             let output = as_loader(&world, &["load", &file, "--table", table, "--columns", "a,c"]);
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!(output.status.code(), Some(1), "{said}");
@@ -40,7 +41,8 @@ fn rights_on_columns_are_enough() {
     });
 }
 
-/// Whatever is asked for, around another role's table everything stays, as the plan says.
+/// Whatever the options say, a load by another role than the table's owner takes nothing down, and
+/// the plan says so.
 #[test]
 fn around_another_roles_table_everything_stays() {
     on_first_and_last_major(|installation| {
@@ -71,8 +73,8 @@ fn around_another_roles_table_everything_stays() {
     });
 }
 
-/// A sequence that the role may not move is reported, and nothing is said about keys that the
-/// role cannot see.
+/// If the role may not move a sequence, or cannot see all keys, the load succeeds and says that the
+/// sequence was not moved.
 #[test]
 fn sequences_that_may_not_be_moved_are_told() {
     on_first_and_last_major(|installation| {
@@ -94,8 +96,8 @@ fn sequences_that_may_not_be_moved_are_told() {
     });
 }
 
-/// A role that may have one connection only needs no other: one transaction holds together what
-/// is taken down, and nothing is recorded.
+/// A role with CONNECTION LIMIT 1 can load and rebuild indexes. A load in one transaction records
+/// nothing and needs no other connection.
 #[test]
 fn one_connection_is_enough() {
     on_first_and_last_major(|installation| {
@@ -113,8 +115,8 @@ fn one_connection_is_enough() {
     });
 }
 
-/// With row_security off the server refuses a query that would hide rows. In the ledger a role
-/// sees its own rows only.
+/// With row_security = off, the server refuses a query that would hide rows, and a role sees only
+/// its own rows of the ledger. Loads and `repair` work all the same.
 #[test]
 fn the_ledger_is_there_without_row_security() {
     on_first_and_last_major(|installation| {

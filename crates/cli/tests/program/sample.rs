@@ -13,6 +13,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// `--out` writes the same bytes to a file as standard output shows without it.
 #[test]
 fn a_file_holds_what_standard_output_shows() {
     let file = std::env::temp_dir().join(format!("pgsluice-sample-{}", std::process::id()));
@@ -26,6 +27,7 @@ fn a_file_holds_what_standard_output_shows() {
     fs::remove_file(file).unwrap();
 }
 
+/// `--ddl` prints a CREATE TABLE statement for each kind of data.
 #[test]
 fn every_kind_tells_its_table() {
     for kind in ["votes", "events", "lineitem", "wide"] {
@@ -35,6 +37,7 @@ fn every_kind_tells_its_table() {
     }
 }
 
+/// If the reader of standard output stops early, `sample` ends without an error.
 #[test]
 fn a_reader_that_has_seen_enough_is_no_error() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
@@ -49,6 +52,8 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     assert!(output.status.success() && output.stderr.is_empty(), "{}", stderr(&output));
 }
 
+/// A file that cannot be written is named in the error, a full disk is an error, and an unknown
+/// kind of data is wrong usage.
 #[test]
 fn what_cannot_be_written_is_named() {
     let output = pgsluice(&["sample", "votes", "--out", "/no-such-folder/votes.csv"]);
@@ -74,7 +79,8 @@ fn run(url: &str, sql: &str, data: &[u8]) {
     assert!(child.wait().unwrap().success(), "{sql}");
 }
 
-/// More rows than a block of the wide table has, fewer than one of the others.
+/// Each kind of data gives the same rows in both formats when COPY loads it. There are more rows
+/// than a block of `wide` has, and fewer than one of the others.
 #[test]
 fn every_kind_loads_in_both_formats_to_the_same_rows() {
     let mut world = World::new(each_major().first().unwrap());

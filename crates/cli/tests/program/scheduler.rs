@@ -1,4 +1,5 @@
-//! Machines as users: what a scheduler reads, and what it sends.
+//! What a scheduler reads from the program, and what it sends: summaries, exit codes, logs,
+//! signals.
 
 use crate::common::{each_major, signal, wait_until, Signal, World};
 use serde_json::Value;
@@ -22,7 +23,7 @@ fn json(path: &str) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// A load of standard input, which stays open.
+/// Starts a load of standard input, which stays open.
 fn waiting(to: &str, more: &[&str]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_pgsluice"))
         .args(["load", "--table", "t", "--to", to])
@@ -33,6 +34,8 @@ fn waiting(to: &str, more: &[&str]) -> Child {
         .unwrap()
 }
 
+/// The summary has the status and exit code of each load. After a failure, it has the error with
+/// its kind, SQLSTATE, position and hint.
 #[test]
 fn the_summary_says_how_a_load_failed() {
     let world = world();
@@ -81,12 +84,13 @@ fn the_summary_says_how_a_load_failed() {
     let told = json(&summary);
     assert_eq!((&told["status"], &told["error"]["kind"]), (&"failed".into(), &"connection".into()));
     assert!(told["error"]["hint"].is_string(), "{told}");
-    // Nothing lies beside it.
+    // No temporary file is left beside it.
     let left = fs::read_dir(world.path(".")).unwrap().map(|e| e.unwrap().file_name());
     assert!(!left.into_iter().any(|n| n.to_string_lossy().starts_with(".summary")));
 }
 
-/// A command that is wrong leaves no earlier success, and no data, for its own summary.
+/// A command with wrong usage writes its own summary, so that an earlier success is not taken for
+/// it. It does not overwrite the input.
 #[test]
 fn the_summary_has_wrong_usage_too() {
     let world = world();
@@ -115,20 +119,20 @@ fn the_summary_has_wrong_usage_too() {
     let output = world.run(&["load", &good, "--nonsense", "--summary", "-"]);
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(told["error"]["kind"], "usage");
-    // What is no summary stays.
+    // A file that is not a summary is kept.
     for more in [&["--table", "t"][..], &["--table", "t", "--nonsense"]] {
         let output = world.run(&[&["load", &good, "--summary", &good], more].concat());
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         assert_eq!(fs::read(&good).unwrap(), b"1,x\n");
     }
-    // A target that cannot be read is found before the arguments are.
+    // An invalid target is found before the other arguments are.
     let target = ["load", &good, "--table", "t", &attached, "--to", "mysql://u:s3cr3t@h/d"];
     let output = Command::new(env!("CARGO_BIN_EXE_pgsluice")).args(target).output().unwrap();
     assert_eq!((output.status.code(), &json(&summary)["exit_code"]), (Some(2), &2.into()));
     assert!(!fs::read_to_string(&summary).unwrap().contains("s3cr3t"));
 }
 
-/// Content that is not what the options say is bad data.
+/// A file whose content does not match the options is bad data: exit code 4 and a hint.
 #[test]
 fn wrong_content_is_bad_data() {
     let world = world();
@@ -146,7 +150,7 @@ fn wrong_content_is_bad_data() {
         for command in ["load", "check"] {
             let output = world.run(&[&[command, &file, "--table", "t", "-q"], more].concat());
             let said = said(&output);
-            // `check` lists stray quotes.
+            // `check` lists stray quotes instead.
             if command == "load" || output.stdout.is_empty() {
                 assert!(said.contains(hint), "{}: {said}", bytes.escape_ascii());
             }
@@ -155,7 +159,7 @@ fn wrong_content_is_bad_data() {
     }
 }
 
-/// Rejects of PGCOPY end with a trailer, after which nothing can be added.
+/// A binary reject file ends with a trailer, so `--reject-existing append` is wrong usage.
 #[test]
 fn binary_rejects_are_not_appended() {
     let world = world();
@@ -171,7 +175,8 @@ fn binary_rejects_are_not_appended() {
     assert_eq!(fs::read(&rejects).unwrap(), b"kept");
 }
 
-/// A program that is killed leaves no earlier success for its own.
+/// The summary of a load that is killed still says `running`, and an earlier success is not taken
+/// for it.
 #[test]
 fn a_killed_load_says_that_it_runs() {
     let mut world = world();
@@ -185,6 +190,8 @@ fn a_killed_load_says_that_it_runs() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
 }
 
+/// With `--log-format json`, each message is an object with its time; with `text`, each line begins
+/// with the time.
 #[test]
 fn messages_can_be_a_log() {
     let world = world();
@@ -210,7 +217,7 @@ fn messages_can_be_a_log() {
     }
 }
 
-/// Five rows: four lines at most, and no rates of nothing.
+/// A load of five rows prints at most four lines and no rates.
 #[test]
 fn a_small_load_says_little() {
     let world = world();
@@ -222,7 +229,7 @@ fn a_small_load_says_little() {
     assert!(!brief.contains("0.0 MB") && !brief.contains("rows/s"), "{brief}");
     let output = world.run(&["load", &file, "--table", "t", "--verbose"]);
     assert!(said(&output).contains("20 bytes read"), "{output:?}");
-    // So it is with the options of the first five minutes.
+    // The same is true for common options.
     let named = world.file("named.csv", b"id,name\n1,a\n2,b\n3,c\n4,d\n5,e\n");
     let bad = world.file("bad.csv", b"1,a\n2,b\n3,c\n4,d\nx,e\n");
     let rejects = world.path("rejects");
@@ -240,6 +247,8 @@ fn a_small_load_says_little() {
     }
 }
 
+/// If the reject file exists, the load fails unless `--reject-existing` is `append` or `replace`.
+/// The input is never overwritten.
 #[test]
 fn rejects_of_repeated_loads_find_a_place() {
     let world = world();
@@ -260,12 +269,12 @@ fn rejects_of_repeated_loads_find_a_place() {
     assert_eq!(side.lines().count(), 2);
     assert_eq!(load(&["--reject-existing", "replace"]).0, Some(3));
     assert_eq!(fs::read(&rejects).unwrap(), b"a,b\nq,y\n");
-    // What is read is not written over.
+    // The input is not overwritten.
     let base = ["load", &rejects, "--table", "t", "--header", "--on-error", "reject"];
     let same = ["--reject-file", &rejects, "--reject-existing", "replace"];
     assert_eq!(world.run(&[&base[..], &same[..]].concat()).status.code(), Some(2));
     assert_eq!(fs::read(&rejects).unwrap(), b"a,b\nq,y\n");
-    // A run without a reject leaves an earlier one's.
+    // A load without rejects keeps the file of an earlier one.
     let good = world.file("good.csv", b"a,b\n1,x\n");
     let base = ["load", &good, "--table", "t", "--header", "--on-error", "reject"];
     let kept = ["--reject-file", &rejects, "--reject-existing", "append"];
@@ -273,14 +282,15 @@ fn rejects_of_repeated_loads_find_a_place() {
     assert_eq!(fs::read(&rejects).unwrap(), b"a,b\nq,y\n");
 }
 
-/// Whether a process has a handler of a signal.
+/// Whether a process has a handler for a signal.
 fn listens(pid: u32, signal: Signal) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
     u64::from_str_radix(mask, 16).unwrap() >> (signal as i32 - 1) & 1 == 1
 }
 
-/// SIGTERM ends a load that waits: for a server that does not answer, or for its first row.
+/// SIGTERM ends a load that waits for a server that does not answer, or for its first row. The exit
+/// code is 7, and the summary says `cancelled`.
 #[test]
 fn a_signal_ends_what_has_not_begun() {
     let world = world();
@@ -307,6 +317,8 @@ fn a_signal_ends_what_has_not_begun() {
     }
 }
 
+/// If a server does not answer, the load ends with exit code 5 after PGCONNECT_TIMEOUT, or without
+/// it after a default time.
 #[test]
 fn a_server_that_does_not_answer_is_given_up() {
     let world = world();
@@ -328,6 +340,7 @@ fn a_server_that_does_not_answer_is_given_up() {
     }
 }
 
+/// Each reason for which a connection fails has its own hint, and no message shows the password.
 #[test]
 fn each_way_not_to_connect_has_its_own_hint() {
     let world = world();
@@ -353,7 +366,8 @@ fn each_way_not_to_connect_has_its_own_hint() {
     }
 }
 
-/// A query that somebody else cancels has nothing to do with the line that was read just then.
+/// If another session cancels the query or ends the session of a load, the message says so and
+/// blames no line of the input.
 #[test]
 fn a_cancelled_query_is_not_blamed_on_a_line() {
     let mut world = world();

@@ -1,4 +1,4 @@
-//! `pgsluice server`, installed in a folder of its own, as root and as an ordinary user.
+//! `pgsluice server`, installed in a separate folder, as root and as an ordinary user.
 
 use crate::common::left_out;
 use pgsluice_engine::internals::Conn;
@@ -9,21 +9,21 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The ids of `nobody`, the ordinary user that root runs a program as.
+/// The IDs of `nobody`, the ordinary user as which root runs a program here.
 const NOBODY: u32 = 65_534;
 
 fn is_root() -> bool {
     fs::metadata("/proc/self").unwrap().uid() == 0
 }
 
-/// The program with an embedded server beside it, in a folder of its own.
+/// The program and an embedded server, installed in a separate folder.
 struct Installed {
     prefix: PathBuf,
     ordinary: bool,
 }
 
 impl Installed {
-    /// None where there is no embedded server to install.
+    /// Returns `None` if there is no embedded server to install.
     fn new(name: &str, mode: u32, ordinary: bool) -> Option<Self> {
         let embedded = find_all().into_iter().find(|i| !i.bin.starts_with("/usr"));
         if embedded.is_none() {
@@ -36,7 +36,7 @@ impl Installed {
             fs::create_dir_all(prefix.join(folder)).unwrap();
         }
         fs::copy(env!("CARGO_BIN_EXE_pgsluice"), prefix.join("bin/pgsluice")).unwrap();
-        // The package, and what lies beside it: its libraries.
+        // The package, with the libraries beside it.
         let package = embedded.bin.ancestors().nth(3).unwrap();
         let copied = prefix.join("lib/pgsluice/package");
         assert!(Command::new("cp").arg("-a").args([package, &copied]).status().unwrap().success());
@@ -59,7 +59,7 @@ impl Installed {
         command.output().unwrap()
     }
 
-    /// Runs a command that must succeed; what it says on standard output.
+    /// Runs a command that must succeed; returns its standard output.
     fn expect(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -80,6 +80,8 @@ impl Drop for Installed {
     }
 }
 
+/// An ordinary user's server runs as that user, with its data in the state folder. A second start
+/// finds it running, and refuses other settings.
 #[test]
 fn an_ordinary_user_has_the_server_in_their_state_folder() {
     let Some(installed) = Installed::new("ordinary", 0o755, true) else { return };
@@ -114,6 +116,8 @@ fn an_ordinary_user_has_the_server_in_their_state_folder() {
     assert_eq!(installed.run(&["status"]).status.code(), Some(3));
 }
 
+/// If root starts a server from a folder that only root can read, it runs as another user, in
+/// /var/tmp/pgsluice-0.
 #[test]
 fn root_starts_a_server_from_a_private_folder() {
     if !is_root() {
@@ -134,6 +138,7 @@ fn root_starts_a_server_from_a_private_folder() {
     fs::remove_dir_all(programs.ancestors().nth(3).unwrap()).unwrap();
 }
 
+/// Invalid values of `--set` and `--port` exit with 2.
 #[test]
 fn wrong_settings_are_wrong_usage() {
     let run = |arguments: &[&str]| {
@@ -145,8 +150,8 @@ fn wrong_settings_are_wrong_usage() {
     }
 }
 
-/// A coordinator and nodes in one folder: rows reach the nodes, all stop, and start again with
-/// their rows.
+/// `server start --nodes` starts a coordinator and nodes in one folder. A load reaches the nodes;
+/// all stop, and start again with their rows.
 #[test]
 fn a_local_cluster_takes_rows_and_comes_back_after_a_stop() {
     let complete = find_all().into_iter().find(|found| {

@@ -1,4 +1,4 @@
-//! What a file is: `sniff`, the plan that it writes, and `--dialect auto`.
+//! Detecting the dialect of a file: `sniff`, the plan that it writes, and `--dialect auto`.
 
 use crate::common::{on_last_major, World};
 use std::process::{Command, Output};
@@ -17,7 +17,7 @@ const SEMICOLONS: &[u8] =
 
 const ROWS: &str = "SELECT string_agg(t::text, ' ' ORDER BY id) FROM made t";
 
-/// The plan that sniff writes loads the file as the options would.
+/// The plan that `sniff` writes loads the file as the options would.
 fn a_plan_loads_what_it_was_made_of(world: &mut World) {
     let file = world.file("semicolons.csv", SEMICOLONS);
     let output = sniff(&[&file]);
@@ -38,7 +38,7 @@ fn a_plan_loads_what_it_was_made_of(world: &mut World) {
     world.load(&[&file, "--plan", &path, "--table", "made", "--create"]).unwrap();
     let by_plan = world.sql(ROWS);
     assert_eq!(by_plan, "(1,\"a; b\",28/01/2018) (2,c'd,29/01/2018) (3,e,30/01/2018)");
-    // With the order of dates that it says, a date is a date.
+    // With the plan's order of dates, a date is read as such.
     world.sql("DROP TABLE made; CREATE TABLE made (id int, name text, day date)");
     world.load(&[&file, "--plan", &path, "--table", "made"]).unwrap();
     assert_eq!(world.sql("SELECT max(day) FROM made"), "2018-01-30");
@@ -60,7 +60,7 @@ fn a_plan_loads_what_it_was_made_of(world: &mut World) {
     assert_eq!(json["columns"][2]["or"], "date");
 }
 
-/// A plan takes nothing from a reading by one delimiter that is otherwise with another.
+/// If the delimiter is undecided, so is every setting that would differ with another delimiter.
 fn what_depends_on_the_delimiter_is_undecided_with_it(world: &mut World) {
     let file = world.file("odd.csv", b"name;place\nx,1;a\ny,2;b\nz,3;c\n");
     let plan = text(&sniff(&[&file]).stdout);
@@ -74,7 +74,7 @@ fn what_depends_on_the_delimiter_is_undecided_with_it(world: &mut World) {
     assert!(!plan.contains("\nskip-lines ="), "{plan}");
 }
 
-/// What was looked at is what the plan says: a file of 512 kB whole, of a larger one 2,000 records.
+/// The plan says how much was read: a file of 512 kB whole, of a larger one 2,000 records.
 fn what_was_read_is_said(world: &mut World) {
     let rows = |n: usize| (0..n).map(|i| format!("{i};{}\n", i * 7)).collect::<String>();
     for (bytes, said, footer) in [
@@ -89,7 +89,7 @@ fn what_was_read_is_said(world: &mut World) {
     }
 }
 
-/// What a plan may say, and what is said of what it may not.
+/// A plan is checked, and errors in it are reported with its line.
 fn plans_are_checked(world: &mut World) {
     let file = world.file("semicolons.csv", SEMICOLONS);
     world.sql("DROP TABLE IF EXISTS made");
@@ -106,7 +106,8 @@ fn plans_are_checked(world: &mut World) {
         assert_eq!(output.status.code(), Some(2), "{plan}: {output:?}");
         assert!(text(&output.stderr).contains(said), "{plan}: {}", text(&output.stderr));
     }
-    // What is typed wins, whatever the order; what is undecided may be decided there, too.
+    // An option on the command line wins over the plan, in any order, and may decide what is
+    // undecided.
     let plan = "undecided = ['header']\ndelimiter = ','\nquote = \"'\"\ncolumns = ['a \"1\"', 'b,c', 'id']\n\
                 header = false\ncreate = true\nlimit = 2\ntable = 'made'\n";
     let path = world.file("plan.toml", plan.as_bytes());
@@ -118,7 +119,8 @@ fn plans_are_checked(world: &mut World) {
     assert!(text(&missing.stderr).contains("cannot read the plan nothing.toml"), "{missing:?}");
 }
 
-/// `--dialect auto` takes what the file decides, from standard input, too, and stops else.
+/// `--dialect auto` takes what the file decides, also from standard input. If something is
+/// undecided, it stops.
 fn auto_takes_what_is_decided(world: &mut World) {
     let file = world.file("semicolons.csv", SEMICOLONS);
     let auto = ["--dialect", "auto", "--table", "made"];
@@ -148,7 +150,7 @@ fn auto_takes_what_is_decided(world: &mut World) {
         let sums = "SELECT count(*) || ' ' || sum(id) || ' ' || max(name) FROM made";
         assert_eq!(world.sql(sums), "200000 19999900000 name 99999");
     }
-    // What is not decided stops the load before anything is touched; an option decides it.
+    // If something is undecided, the load stops before anything is touched. An option decides it.
     let file = world.file("texts.csv", b"name,city\nBob,Rome\nAnn,Oslo\n");
     world.sql("DROP TABLE IF EXISTS made");
     let output = world.run(&[&["load", &file][..], &create].concat());
@@ -162,7 +164,7 @@ fn auto_takes_what_is_decided(world: &mut World) {
     assert_eq!(world.sql("SELECT to_regclass('made')"), "");
     let summary = world.load(&[&[file.as_str(), "--header"][..], &create].concat()).unwrap();
     assert_eq!(summary["loaded"], 2);
-    // A header that does not fit is passed over only if records that do not fit are, too.
+    // A header that does not fit is skipped only if records that do not fit are rejected.
     let file = world.file("unfit.csv", b"id,name\n1,a,2.5\n2,b,3.5\n3,c,4.5\n4\n");
     world.sql("DROP TABLE IF EXISTS made");
     let said = world.load(&[&[file.as_str()][..], &create].concat()).unwrap_err();
@@ -175,7 +177,7 @@ fn auto_takes_what_is_decided(world: &mut World) {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
-/// Lines around the table are passed over, by the plan as by `--dialect auto`, in each file of a list.
+/// Lines around the table are skipped, by the plan and by `--dialect auto`, in each file of a list.
 fn lines_around_the_table(world: &mut World) {
     let table = "Stock of the day\n\nid;name;weight\n1;a;1.5\n2;b;2.5\n3;c;3.5\n4;d;4.5\nrows: 4\n";
     let file = world.file("report.csv", table.as_bytes());
@@ -194,7 +196,7 @@ fn lines_around_the_table(world: &mut World) {
         let sums = "SELECT count(*) || ' ' || sum(weight) || ' ' || max(name) FROM made";
         assert_eq!(world.sql(sums), format!("{} {}.0 d", 4 * copies, 12 * copies));
     }
-    // A list is read once, standard input too.
+    // A list on standard input is read only once.
     world.sql("DROP TABLE made");
     let from = ["load", "--files-from", "-", "--dialect", "auto", "--table", "made", "--create"];
     let output = world.run_with(&from, format!("{file}\n").as_bytes());
@@ -202,7 +204,8 @@ fn lines_around_the_table(world: &mut World) {
     assert_eq!(world.sql("SELECT count(*) FROM made"), "4");
 }
 
-/// Lines that the first file has around its table are skipped in each file only if each has them.
+/// Lines around the table of the first file are skipped in each file only if each file has them.
+/// Otherwise the load fails with a hint.
 fn lines_around_the_table_differ(world: &mut World) {
     let report = "id;amount\n1;10\n2;20\n3;30\nTotal\n";
     let blank = "\n\n1;10\n2;20\n3;30\n";
@@ -238,7 +241,7 @@ fn lines_around_the_table_differ(world: &mut World) {
         let failed = world.load(&[&[files[0].as_str(), &files[1]], &load[..], &reject].concat());
         let failed = failed.unwrap_err();
         assert!(failed.contains(said) && failed.contains(hint), "{failed}");
-        // An empty file has nothing to lose, and the same file has the same lines.
+        // An empty file has no such lines, and a copy of the file has the same ones.
         let empty = world.file("empty.csv", b"");
         world.load(&[&[empty.as_str(), &files[0]], &load[..], &reject].concat()).unwrap();
         let again = world.file("again.csv", first.as_bytes());
@@ -247,7 +250,7 @@ fn lines_around_the_table_differ(world: &mut World) {
             world.load(&[&[files[0].as_str(), &again], &load[..], &reject].concat()).unwrap();
         assert_eq!(both["loaded"], 6, "{both}");
     }
-    // What an option says is skipped in each file, whatever it has.
+    // What an option says is skipped in each file, whatever the file has.
     let (a, b) =
         (world.file("first.csv", blank.as_bytes()), world.file("other.csv", b"x\ny\n4;40\n"));
     world.sql("DROP TABLE IF EXISTS made");
@@ -256,7 +259,7 @@ fn lines_around_the_table_differ(world: &mut World) {
     assert_eq!((&summary["loaded"], &summary["skipped"]), (&4.into(), &4.into()));
 }
 
-/// An error that another dialect would explain says so.
+/// If another dialect would explain an error, the hint names it.
 fn errors_have_the_dialect_as_their_hint(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS made; CREATE TABLE made (id int, name text, day date)");
     let rows = "1,'a, b',2024-01-02\n2,'c',2024-01-03\n3,'d',2024-01-04\n";
@@ -273,7 +276,7 @@ fn errors_have_the_dialect_as_their_hint(world: &mut World) {
         let said = world.load(&[&file, "--table", "made"]).unwrap_err();
         assert!(said.contains(&format!("looks as if it needs {hint}")), "{bytes}: {said}");
     }
-    // Where the dialect is right, the value may show what it is.
+    // If the dialect is right, the value may show which option it needs.
     world.sql("DROP TABLE made; CREATE TABLE made (id int, \"the price\" numeric)");
     for (value, option, argument, why) in [
         ("NA", "--null", "the price=NA", "if NA stands for NULL"),
@@ -296,12 +299,14 @@ fn errors_have_the_dialect_as_their_hint(world: &mut World) {
         world.load(&[&load[..], &[option, argument]].concat()).unwrap();
     }
     world.sql("DROP TABLE made; CREATE TABLE made (id int, name text, day date)");
-    // No other dialect explains a day that there is not.
+    // No other dialect explains a date that does not exist.
     let file = world.file("hinted.csv", b"1,a,2024-01-02\n2,b,2024-02-31\n");
     let said = world.load(&[&file, "--table", "made"]).unwrap_err();
     assert!(!said.contains("looks as if"), "{said}");
 }
 
+/// A file loads by the plan that `sniff` writes, or by `--dialect auto`. If something is undecided,
+/// the load stops; if another dialect would explain an error, the hint names it.
 #[test]
 fn files_say_what_they_are() {
     on_last_major(|installation| {

@@ -1,5 +1,5 @@
-//! ANALYZE: in the load's transaction where that can be, after it where somebody is in the
-//! way, and never at the load's cost.
+//! ANALYZE runs in the load's transaction if possible, after it if another session is in the way,
+//! and never makes a load fail.
 
 use crate::common::{each_major, signal, wait_until, Signal, World};
 use pgsluice_engine::internals::Conn;
@@ -9,7 +9,7 @@ use std::thread;
 
 const ROWS: usize = 300;
 
-/// Rows and columns that the planner knows of.
+/// The numbers of rows and columns for which the planner has statistics.
 const KNOWN: &str =
     "SELECT reltuples || ' ' || (SELECT count(*) FROM pg_stats WHERE tablename = 't') \
     FROM pg_class WHERE oid = 't'::regclass";
@@ -32,6 +32,8 @@ fn table_with(world: &mut World, plpgsql: &str) {
     ));
 }
 
+/// ANALYZE runs once, in the load's transaction, so that rows and statistics appear together. With
+/// lanes, `insert` and partitioned tables, it runs after the commit.
 #[test]
 fn rows_and_statistics_appear_together() {
     for installation in each_major() {
@@ -65,7 +67,8 @@ fn rows_and_statistics_appear_together() {
             assert!(steps.iter().any(|s| s == "ANALYZE \"public\".\"t\""), "{more:?}: {steps:?}");
             assert!(summary["seconds"]["analyze"].as_f64().unwrap() > 0.0, "{more:?}: {summary}");
             assert_eq!(world.sql(KNOWN), format!("{ROWS} 2"), "{more:?}");
-            // The counters that autovacuum uses are right as well, after the server has updated them.
+            // The counters that autovacuum uses are right as well, after the server has updated
+            // them.
             let live = "SELECT n_live_tup FROM pg_stat_user_tables WHERE relname = 't'";
             let so = |world: &mut World| !together || world.sql(live) == ROWS.to_string();
             wait_until(|| format!("{more:?}: wrong number of live rows"), || so(&mut world));
@@ -73,9 +76,9 @@ fn rows_and_statistics_appear_together() {
     }
 }
 
-/// CREATE INDEX CONCURRENTLY holds the lock that ANALYZE needs, and waits for the load to
-/// end, and then for every session that waits and holds a snapshot. Both finish, though the
-/// index takes longer than deadlock_timeout.
+/// CREATE INDEX CONCURRENTLY holds the lock that ANALYZE needs. It waits for the load to end, and
+/// then for every session that waits and holds a snapshot. Both finish, even if the index takes
+/// longer than deadlock_timeout.
 #[test]
 fn who_waits_for_the_load_is_not_waited_for() {
     for installation in each_major() {
@@ -111,6 +114,7 @@ fn who_waits_for_the_load_is_not_waited_for() {
     }
 }
 
+/// If ANALYZE fails, the rows are loaded, and the summary has the reason.
 #[test]
 fn an_analyze_that_fails_costs_the_load_nothing() {
     let mut world = World::new(each_major().last().unwrap());
@@ -123,7 +127,8 @@ fn an_analyze_that_fails_costs_the_load_nothing() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), ROWS.to_string());
 }
 
-/// Before the commit, Ctrl-C takes the rows back; after it, ANALYZE alone is given up.
+/// If Ctrl-C stops ANALYZE before the commit, the rows are rolled back. After the commit, only
+/// ANALYZE is given up.
 #[test]
 fn analyze_is_stopped() {
     let mut world = World::new(each_major().last().unwrap());

@@ -1,5 +1,5 @@
-//! Files that change while they are read, and disks that are full: an error
-//! that says so, and nothing loaded that is not told of.
+//! Files that change while they are read, and disks that are full. The error says so, and no row is
+//! loaded without being reported.
 
 use crate::common::disk::SmallDisk;
 use crate::common::{each_major, wait_until, World};
@@ -17,8 +17,8 @@ fn rows(count: usize) -> Vec<u8> {
     (0..count).flat_map(|i| format!("{i},some words\n").into_bytes()).collect()
 }
 
-/// Starts a load that has opened its file and now waits for the table, which
-/// the world's own connection has locked.
+/// Starts a load that has opened its file and waits for the table, which the world's own connection
+/// has locked.
 fn start_waiting(world: &mut World, arguments: &[&str]) -> Child {
     world.sql("BEGIN; LOCK TABLE t");
     let child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
@@ -40,6 +40,8 @@ fn end(world: &mut World, child: Child) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
+/// If a file grows, shrinks or is overwritten while it is read, the load fails and no row stays. A
+/// new file with the same name does not matter.
 #[test]
 fn a_file_that_changes_while_it_is_read() {
     let mut world = world();
@@ -53,7 +55,7 @@ fn a_file_that_changes_while_it_is_read() {
         ("shrinks", |file, length| file.set_len(length / 2).unwrap()),
         ("shrinks to nothing", |file, _| file.set_len(0).unwrap()),
         ("is overwritten", |file, length| {
-            // Other rows, and as many bytes.
+            // Other rows of the same length.
             use std::os::unix::fs::FileExt;
             file.write_all_at(b"7,x\n", length - 4).unwrap();
         }),
@@ -68,7 +70,7 @@ fn a_file_that_changes_while_it_is_read() {
                 change(&file, bytes.len() as u64);
                 let (code, said) = end(&mut world, child);
                 let told = said.contains("changed while it was read") && said.contains("hint:");
-                // What is cut off in the middle of a stream may show as that first.
+                // A stream that is cut off may be reported as damaged first.
                 let cut = kind == "gzip" && said.contains("is it whole?");
                 assert!(told || cut, "{label}: {said}");
                 assert_eq!(code, Some(if told { 1 } else { 4 }), "{label}: {said}");
@@ -76,7 +78,7 @@ fn a_file_that_changes_while_it_is_read() {
             }
         }
     }
-    // Another file of the same name is not the one that is read.
+    // A new file with the same name is not the one that is read.
     let path = world.file("t.csv", &bytes);
     let child = start_waiting(&mut world, &[&path]);
     fs::rename(world.file("new.csv", b"1,new\n"), &path).unwrap();
@@ -85,8 +87,8 @@ fn a_file_that_changes_while_it_is_read() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "100000");
 }
 
-/// Runs the program where no file of its own may grow beyond 8 kB: writing
-/// fails as it does on a full disk, and any user can do this.
+/// Runs the program with a limit of 8 kB for the files that it writes. Writing fails as on a full
+/// disk, and any user can do this.
 fn with_little_room(world: &World, arguments: &[&str]) -> Output {
     let script = "ulimit -f 8; trap '' XFSZ; exec \"$0\" \"$@\"";
     Command::new("bash")
@@ -107,11 +109,13 @@ fn refused(world: &mut World, output: &Output, what: &str) {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "0", "{what}");
 }
 
+/// If the disk is full when rejects are written, the load fails, the message says so, and no row
+/// stays.
 #[test]
 fn a_disk_that_fills_while_rejects_are_written() {
     let mut world = world();
-    // Bad records that the loader finds, that the server finds, and one that is
-    // too long to be held.
+    // Bad records that the loader finds, that the server finds, and one that is too long to be held
+    // in memory.
     let ragged = "1,x\n1\n".repeat(800).into_bytes();
     let refused_by_server = "1,x\nz,x\n".repeat(800).into_bytes();
     let mut long = b"1,x\nz,".to_vec();
@@ -142,11 +146,13 @@ fn a_disk_that_fills_while_rejects_are_written() {
     }
 }
 
+/// A summary that cannot be opened is found before anything is loaded. If its disk is full, the
+/// message says that the rows are loaded. A load that fails replaces an earlier summary.
 #[test]
 fn output_that_cannot_be_written() {
     let mut world = world();
     let file = world.file("t.csv", &rows(100_000));
-    // What cannot be opened shows before anything is loaded.
+    // A file that cannot be opened is found before anything is loaded.
     let nowhere = world.path("no/such/folder/summary.json");
     let output = world.run(&["load", &file, "--table", "t", "--summary", &nowhere]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -159,7 +165,7 @@ fn output_that_cannot_be_written() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("error: the rows are loaded, but /dev/full"), "{said}");
     assert_eq!(world.sql("SELECT count(*) FROM t"), "100000");
-    // A load that fails says so in its summary: that of an earlier one does not stay.
+    // A load that fails says so in its summary; an earlier one does not stay.
     let bad = world.file("bad.csv", b"z,x\n");
     let kept = world.file("kept.json", b"{}");
     let new = world.path("new.json");
@@ -192,7 +198,8 @@ fn output_that_cannot_be_written() {
     }
 }
 
-/// A check keeps no rejects, and so no record that is too long to be held.
+/// `check` keeps no rejects, so it needs no temporary file for a record that is too long to be held
+/// in memory.
 #[test]
 fn a_check_needs_no_disk() {
     let mut world = World::new(each_major().last().unwrap());

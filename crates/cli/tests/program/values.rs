@@ -1,10 +1,12 @@
-//! Spellings of NULL by column, and values that are not in the file; and the recipes of the guide.
+//! Spellings of NULL for single columns, values that are not in the file, and the recipes of the
+//! guide.
 
 use crate::common::{each_major, on_first_and_last_major, World};
 use crate::fields::{remove, METHODS};
 use std::fs;
 
-/// Several spellings of NULL, each in its own columns, by every method.
+/// `--null` gives columns their own spellings of NULL, by every method. The reject file keeps the
+/// field unchanged.
 #[test]
 fn null_has_spellings_by_column() {
     on_first_and_last_major(|installation| {
@@ -18,7 +20,7 @@ fn null_has_spellings_by_column() {
         let head: Vec<&str> = lines.split_inclusive('\n').take(2 * 40).collect();
         fs::write(&few, head.concat()).unwrap();
         world.sql("CREATE TABLE raw (id int, a text, b text, c text)");
-        // Stock COPY reports whether a field was in quotes by its own marker alone.
+        // Stock COPY takes quotes into account only for its own marker.
         world.stock("COPY raw FROM STDIN (FORMAT csv, NULL '-')", lines.as_bytes()).unwrap();
         for method in METHODS {
             let (file, rows) = if method == "insert" { (&few, 40) } else { (&large, 30_000) };
@@ -49,7 +51,7 @@ fn null_has_spellings_by_column() {
             assert_eq!(summary["loaded"], rows, "{method}");
             assert_eq!(world.difference("s", "t"), "", "{method}");
         }
-        // The reject file has the field as it was.
+        // The reject file keeps the field unchanged.
         world.sql("TRUNCATE t; ALTER TABLE t ALTER b SET NOT NULL");
         let rejects = world.path("rejects");
         let summary = world.load(&[
@@ -74,6 +76,8 @@ fn null_has_spellings_by_column() {
     });
 }
 
+/// `--null` is refused for a column that is not in the file, as a second general marker, and
+/// together with options that contradict it. `--create` infers types without these spellings.
 #[test]
 fn spellings_of_null_are_held_to_rules() {
     let mut world = World::new(each_major().last().unwrap());
@@ -98,18 +102,19 @@ fn spellings_of_null_are_held_to_rules() {
     assert_eq!(world.sql("SELECT count(*) FROM t WHERE a IS NULL AND \"b=c\" IS NULL"), "1");
     let output = world.run(&["convert", &file, "--table", "t", "--null", "a=-"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    // What begins with = is a marker, as it always was.
+    // A text that begins with `=` is a marker for all columns.
     let file = world.file("e.csv", b"=x,=\n1,=x\n");
     let load = [file.as_str(), "--table", "t", "--null", "=x"];
     assert_eq!(world.load(&load).unwrap()["loaded"], 2);
     assert_eq!(world.sql("SELECT count(*) FROM t WHERE a IS NULL AND \"b=c\" = '='"), "1");
-    // A table that is created has types without them.
+    // `--create` infers types without these spellings.
     let file = world.file("c.csv", b"id,n\n1,-\n2,3\n");
     world.load(&[&file, "--table", "u", "--create", "--header", "--null", "n=-"]).unwrap();
     assert_eq!(world.sql("SELECT min(pg_typeof(n)::text) || ' ' || sum(n) FROM u"), "integer 3");
 }
 
-/// Constants, the name of the file, and lines, by every method and in both formats.
+/// `--set` fills columns with a constant, the name of the file or the line number, by every method
+/// and in both formats.
 #[test]
 fn values_that_are_not_in_the_file() {
     on_first_and_last_major(|installation| {
@@ -156,7 +161,7 @@ fn values_that_are_not_in_the_file() {
                     "csv" => {
                         "2 + (id / 3) * 6 + CASE id % 3 WHEN 0 THEN 0 WHEN 1 THEN 1 ELSE 3 END"
                     }
-                    // As COPY counts them: an escaped line end is none.
+                    // As COPY counts lines: an escaped line end is none.
                     _ => "1 + id",
                 };
                 let file = if form == "csv" { &first } else { &text };
@@ -174,7 +179,7 @@ fn values_that_are_not_in_the_file() {
     });
 }
 
-/// The number of a line is that of the file, whatever is passed over or refused before it.
+/// `{line}` is the line number in the file, even if lines before it are skipped or rejected.
 #[test]
 fn lines_are_those_of_the_file() {
     let mut world = World::new(each_major().last().unwrap());
@@ -212,6 +217,8 @@ fn lines_are_those_of_the_file() {
     assert_eq!(world.sql("SELECT string_agg(line::text, ' ' ORDER BY id) FROM t"), "1 4");
 }
 
+/// `--set` is refused for columns that are in the file, unknown, generated or set twice. It works
+/// with `--create`, and for an empty text.
 #[test]
 fn values_that_cannot_be_set() {
     let mut world = World::new(each_major().last().unwrap());
@@ -241,7 +248,7 @@ fn values_that_cannot_be_set() {
     assert_eq!(world.sql("SELECT a || f || l + 1 FROM u"), format!("1{file}3"));
 }
 
-/// Each recipe of the guide, run by a shell as it stands there.
+/// Each recipe of docs/guide/fields.md runs in a shell as it is, and gives the rows that it shows.
 #[test]
 fn the_recipes_of_the_guide() {
     let mut world = World::new(each_major().last().unwrap());

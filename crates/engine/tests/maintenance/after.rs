@@ -1,10 +1,10 @@
-//! Sequences and statistics after the rows.
+//! Sequences and statistics, after the rows are loaded.
 
 use crate::cluster::*;
 use pgsluice_engine::internals::maintenance::{finish, finish_within, sequences};
 use pgsluice_engine::internals::Conn;
 
-/// Loads `value` as the greatest key, and gives the next number drawn.
+/// Moves the sequences of a column past its keys; returns the next number of `draw`.
 fn next_after(conn: &mut Conn, table: &str, column: &str, draw: &str) -> String {
     let oid = oid(conn, table);
     conn.exec("BEGIN").unwrap();
@@ -13,6 +13,8 @@ fn next_after(conn: &mut Conn, table: &str, column: &str, draw: &str) -> String 
     one(conn, &format!("SELECT nextval('{draw}')"))
 }
 
+/// Sequences are moved past the greatest key, in their direction and by their increment, and never
+/// back. If a sequence ends before the key, it is left, and the reason is reported.
 #[test]
 fn sequences_pass_the_keys_and_never_go_back() {
     for server in servers().iter() {
@@ -56,6 +58,8 @@ fn sequences_pass_the_keys_and_never_go_back() {
     }
 }
 
+/// After the commit, ANALYZE runs. If autovacuum is off for a table with an index and its rows are
+/// not frozen, VACUUM (ANALYZE) runs instead.
 #[test]
 fn statistics_are_there_and_vacuum_runs_where_nothing_else_would() {
     for server in servers().iter() {
@@ -82,8 +86,8 @@ fn statistics_are_there_and_vacuum_runs_where_nothing_else_would() {
     }
 }
 
-/// Before the commit, where nobody is in the way; a lock that is not to be had is not waited
-/// for, and the transaction goes on.
+/// ANALYZE runs in the transaction, before the commit. If another session has the lock that it
+/// needs, it does not wait, and the transaction goes on.
 #[test]
 fn statistics_are_made_before_the_commit() {
     for server in servers().iter() {

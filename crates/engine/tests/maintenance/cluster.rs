@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, Weak};
 /// The table of `zoo.sql`.
 pub const TABLE: &str = "\"Odd Schema\".\"My Table\"";
 
-/// A server of its own, gone when it is dropped.
+/// Starts a separate server, which is removed when it is dropped.
 pub fn start(installation: &Installation, settings: &[(&str, &str)]) -> Server {
-    // On a slow machine autovacuum would come in the middle of a test.
+    // On a slow machine, autovacuum would run in the middle of a test.
     let usual = [("wal_level", "logical"), ("autovacuum_naptime", "1d")];
     let all = usual.iter().chain(settings).map(|(n, v)| (n.to_string(), v.to_string())).collect();
     let options = ServerOptions {
@@ -26,8 +26,8 @@ pub fn start(installation: &Installation, settings: &[(&str, &str)]) -> Server {
     Server::start(options).unwrap()
 }
 
-/// The shared servers, one for each major version: they run for as long as some test
-/// holds them, and none is left when the last one has ended.
+/// The shared servers, one for each major version. They run while a test holds them; none is left
+/// when the last test has ended.
 pub fn servers() -> Arc<Vec<Server>> {
     static SHARED: Mutex<Weak<Vec<Server>>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock().unwrap_or_else(|e| e.into_inner());
@@ -39,7 +39,7 @@ pub fn servers() -> Arc<Vec<Server>> {
     })
 }
 
-/// A new database in a server; gives its URL.
+/// Creates a database in a server; returns its URL.
 pub fn database(server: &Server) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("around_{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -64,7 +64,7 @@ pub fn one(conn: &mut Conn, sql: &str) -> String {
     conn.exec(sql).unwrap()[0][0].clone().unwrap_or_default()
 }
 
-/// Everything that the catalogs say of the table and around it.
+/// Everything that the catalogs say about the table and the objects around it.
 pub fn snapshot(conn: &mut Conn, oid: u32) -> Vec<String> {
     let rows = conn.query(include_str!("snapshot.sql"), &[Some(&oid.to_string())]).unwrap();
     let lines: Vec<String> = rows.into_iter().map(|r| r[0].clone().unwrap()).collect();
@@ -80,7 +80,7 @@ pub fn assert_same(before: &[String], after: &[String]) {
     assert_eq!(before.len(), after.len());
 }
 
-/// Everything that can be taken down, in one transaction.
+/// A request to take down everything, in one transaction.
 pub fn everything() -> Request {
     Request {
         indexes: Indexes::Rebuild,

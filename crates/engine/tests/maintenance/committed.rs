@@ -1,5 +1,5 @@
-//! Taken down in a committed transaction, as lanes need it, and put back from
-//! what the ledger holds, as `repair` does.
+//! Objects are taken down in a committed transaction, as lanes need it, and are put back from the
+//! ledger, as `repair` does it.
 
 use crate::cluster::*;
 use pgsluice_engine::internals::ledger;
@@ -10,7 +10,7 @@ use pgsluice_pgserver::Server;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Takes everything down for good, as if the loader had died right after.
+/// Takes everything down and commits, as if the loader had died right after.
 fn take_down_and_vanish(conn: &mut Conn, oid: u32, request: &Request) -> usize {
     let ledger = ledger::ensure(conn).unwrap();
     conn.exec("BEGIN").unwrap();
@@ -26,6 +26,8 @@ fn put_all_back(url: &str) -> Vec<Outcome> {
     entries.iter().flat_map(|e| put_back_committed(&open, 2, e, None).unwrap()).collect()
 }
 
+/// Everything that was taken down is put back from the ledger, under any search_path, and the
+/// catalogs are as before. A second run has nothing to do.
 #[test]
 fn the_ledger_brings_everything_back() {
     for server in servers().iter() {
@@ -48,8 +50,8 @@ fn the_ledger_brings_everything_back() {
     }
 }
 
-/// What a person, or a run that was cut short, has put back is left alone; what
-/// cannot be put back does not keep the rest down.
+/// Objects that a user or an interrupted run has put back are left alone. An object that cannot be
+/// put back is reported, and does not keep the others down.
 #[test]
 fn what_is_back_is_left_alone_and_what_fails_is_said() {
     let servers = servers();
@@ -73,12 +75,15 @@ fn what_is_back_is_left_alone_and_what_fails_is_said() {
     assert_eq!(still_down(&mut conn), 1);
     conn.exec("DROP INDEX \"Odd Schema\".by_hash").unwrap();
     assert!(put_all_back(&url).iter().all(|(_, r)| r.is_ok()));
-    // The column was renamed after the index was made: a person's index has the new name.
+    // The column was renamed after the index had been created, so the user's index has the new
+    // name.
     let fixed = "ALTER TABLE \"Odd Schema\".plain_ts RENAME COLUMN at TO ts";
     let _ = conn.exec(fixed);
     assert_same(&before, &snapshot(&mut conn, oid));
 }
 
+/// If the table was renamed, nothing is put back, and the message says why. If it was dropped,
+/// nothing stays down in the ledger.
 #[test]
 fn a_renamed_table_is_refused_and_a_dropped_one_settled() {
     let servers = servers();
@@ -100,7 +105,8 @@ fn a_renamed_table_is_refused_and_a_dropped_one_settled() {
     assert_eq!(still_down(&mut conn), 0);
 }
 
-/// Around lanes, nothing is missing that could refuse rows once they are committed.
+/// For lanes, the only indexes that are taken down are those that cannot refuse a row. If nothing
+/// can be recorded, nothing is taken down.
 #[test]
 fn lanes_take_down_only_what_cannot_refuse_a_row() {
     let servers = servers();
@@ -123,8 +129,8 @@ fn lanes_take_down_only_what_cannot_refuse_a_row() {
     assert!(taken.entry.choices.is_empty());
 }
 
-/// The server dies at some moment of taking down and putting back; when it is
-/// up again, the ledger says what is down, and all of it comes back.
+/// The server is killed at some moment of taking down and putting back. After its restart, the
+/// ledger says what is down, and all of it is put back.
 #[test]
 fn a_server_killed_at_any_moment_loses_nothing() {
     let installation = each_major().pop().unwrap();
@@ -140,7 +146,7 @@ fn a_server_killed_at_any_moment_loses_nothing() {
     let before = snapshot(&mut conn, oid);
     let mut seen_down = 0;
     for round in 0..8_u64 {
-        // Once it is killed between the two, however slow or fast the machine is.
+        // In one round, it is killed between the two, however slow or fast the machine is.
         let sure = round == 0;
         let work = std::thread::spawn({
             let url = url.clone();

@@ -1,5 +1,5 @@
-//! Taking down and putting back on every PostgreSQL that this machine has:
-//! afterwards the catalogs say what they said before.
+//! Taking down and putting back on every PostgreSQL of this machine: afterwards the catalogs are as
+//! before.
 
 mod after;
 mod cluster;

@@ -1,4 +1,4 @@
-//! Taken down and recreated in the load's own transaction.
+//! Objects are taken down and recreated in the load's own transaction.
 
 use crate::cluster::*;
 use pgsluice_engine::internals::ledger;
@@ -13,6 +13,8 @@ const ROWS: &str = "INSERT INTO \"Odd Schema\".\"My Table\" \
     timestamptz '2024-01-01 00:00Z' + i * interval '1 min', i \
     FROM generate_series(1, 900) AS i";
 
+/// Indexes, foreign keys and triggers are taken down and put back in one transaction, and the
+/// catalogs are as before. A foreign key that is NOT VALID stays.
 #[test]
 fn everything_comes_back_as_it_was() {
     for server in servers().iter() {
@@ -42,6 +44,7 @@ fn everything_comes_back_as_it_was() {
     }
 }
 
+/// If the transaction is rolled back, the catalogs are as before, and the ledger has no entry.
 #[test]
 fn a_rollback_leaves_everything_as_it_was() {
     for server in servers().iter() {
@@ -57,7 +60,8 @@ fn a_rollback_leaves_everything_as_it_was() {
     }
 }
 
-/// What violates a constraint is found when it is put back, and nothing stays.
+/// Rows that violate a constraint are found when it is put back, and after the rollback nothing has
+/// changed.
 #[test]
 fn violations_are_found_when_constraints_come_back() {
     let bad = [
@@ -74,7 +78,7 @@ fn violations_are_found_when_constraints_come_back() {
     for (sqlstate, sql) in bad {
         let (_, mut conn) = zoo(server);
         let oid = oid(&mut conn, TABLE);
-        // With it, the foreign key's own check of each row would speak first.
+        // With it, the foreign key's own check of each row would fail first.
         conn.exec(&format!("ALTER TABLE {TABLE} DROP CONSTRAINT fk_not_valid")).unwrap();
         let before = snapshot(&mut conn, oid);
         let ledger = ledger::ensure(&mut conn).unwrap();
@@ -89,7 +93,7 @@ fn violations_are_found_when_constraints_come_back() {
     }
 }
 
-/// Deferred checks of what stayed do not keep the server from altering the table.
+/// Pending deferred checks of constraints that stayed do not prevent putting back indexes.
 #[test]
 fn pending_trigger_events_are_no_obstacle() {
     for server in servers().iter() {
@@ -110,8 +114,8 @@ fn pending_trigger_events_are_no_obstacle() {
     }
 }
 
-/// A table with rows keeps its indexes, since others may be using it; an empty one
-/// rebuilds, unless others use it or nobody may be locked out.
+/// By default, a table with rows keeps its indexes, since others may be using it. Those of an empty
+/// table are rebuilt, unless other sessions use it or no session may be locked out.
 #[test]
 fn the_rule_looks_at_rows_and_at_other_sessions() {
     let servers = servers();
@@ -155,7 +159,7 @@ fn the_rule_looks_at_rows_and_at_other_sessions() {
     assert_eq!(error.sqlstate(), "55P03", "asked for by name, it waits and then fails");
 }
 
-/// Where the server does not let it happen, a choice made by rule gives way.
+/// If the server refuses to drop indexes, which were to be rebuilt by default, they stay.
 #[test]
 fn an_event_trigger_that_forbids_it_keeps_the_indexes() {
     let servers = servers();

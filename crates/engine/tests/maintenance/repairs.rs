@@ -1,4 +1,4 @@
-//! `repair`: beside a load, beside itself, and by the wrong role.
+//! `repair`: during a load, twice at the same time, and by another role.
 
 use crate::cluster::*;
 use pgsluice_engine::internals::ledger;
@@ -14,6 +14,7 @@ fn left_down(conn: &mut Conn, oid: u32) -> TakenDown {
     taken
 }
 
+/// If nothing is down, `repair` creates no ledger.
 #[test]
 fn nothing_is_made_where_nothing_is_down() {
     let servers = servers();
@@ -25,6 +26,7 @@ fn nothing_is_made_where_nothing_is_down() {
     assert_eq!(one(&mut conn, schemas), "0");
 }
 
+/// If `repair` runs twice at the same time, everything is put back once.
 #[test]
 fn two_repairs_at_once_do_the_work_once() {
     for server in servers().iter() {
@@ -44,6 +46,8 @@ fn two_repairs_at_once_do_the_work_once() {
     }
 }
 
+/// `repair` leaves a running load alone. After the load's connection is lost, it puts everything
+/// back.
 #[test]
 fn a_load_at_work_is_left_alone() {
     let servers = servers();
@@ -55,14 +59,15 @@ fn a_load_at_work_is_left_alone() {
     assert!(ledger::lock(&mut load, &taken.entry.load).unwrap());
     let report = repair(&url, 2, &[]).unwrap();
     assert_eq!((report.running, report.put_back.len()), (vec![TABLE.to_string()], 0));
-    // Its connection dies, and with it the lock.
+    // The connection ends, and so the lock is released.
     drop(load);
     let report = repair(&url, 2, &[]).unwrap();
     assert_eq!(report.put_back.len(), 18);
     assert_eq!(still_down(&mut conn), 0);
 }
 
-/// What one role took down is not run by another: its statements are its own.
+/// `repair` does not run statements that another role has recorded. It says which role took the
+/// object down.
 #[test]
 fn another_role_is_told_whose_it_is() {
     let servers = servers();
@@ -91,8 +96,8 @@ fn another_role_is_told_whose_it_is() {
     admin.exec(&format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}")).unwrap();
 }
 
-/// The loader died in the middle of a two-phase commit: before the first lane
-/// was committed there is nothing, after it there is everything.
+/// The loader has died during a two-phase commit. `repair` rolls back all lanes if the first one
+/// was not committed, and otherwise commits all. It leaves a running load alone.
 #[test]
 fn prepared_lanes_follow_the_first() {
     let installation = each_major().pop().unwrap();

@@ -16,6 +16,8 @@ fn assert_line(lines: &[String], line: &str) {
     assert!(lines.iter().any(|l| l == line), "{line} is not in {lines:#?}");
 }
 
+/// An index on which something else depends stays, and the reason names it: a foreign key, a view,
+/// a publication or a partitioned table.
 #[test]
 fn what_something_depends_on_stays() {
     for server in servers().iter() {
@@ -68,6 +70,7 @@ fn what_something_depends_on_stays() {
     }
 }
 
+/// An index that was invalid before the load is left as it is, and the reason says so.
 #[test]
 fn an_invalid_index_is_left_and_named() {
     let servers = servers();
@@ -82,6 +85,7 @@ fn an_invalid_index_is_left_and_named() {
     );
 }
 
+/// With rejects, only triggers and plain indexes are taken down: no constraint and no unique index.
 #[test]
 fn with_rejects_what_refuses_records_stays() {
     let servers = servers();
@@ -94,8 +98,8 @@ fn with_rejects_what_refuses_records_stays() {
     assert!(decision.down().any(|c| c.kind == "index"));
 }
 
-/// A role that owns nothing keeps everything; one that may not write the ledger
-/// still rebuilds within one transaction.
+/// A role takes nothing down if it does not own the table or may not create objects in its schema.
+/// A role that may not write the ledger still rebuilds in one transaction.
 #[test]
 fn a_role_does_what_it_may() {
     for server in servers().iter() {
@@ -160,7 +164,7 @@ fn a_role_does_what_it_may() {
     }
 }
 
-/// Another owner of the ledger could put statements into it: such a ledger is not used.
+/// Another owner of the ledger could put statements into it, so such a ledger is not used.
 #[test]
 fn a_ledger_of_somebody_else_is_not_trusted() {
     let servers = servers();

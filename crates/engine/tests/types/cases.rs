@@ -1,11 +1,11 @@
-//! The values to begin with, for every type.
+//! The initial values for every type.
 
 /// A column's type with values of it.
 pub struct Case {
     pub sql: &'static str,
-    /// what the core must read by itself
+    /// values that the core must read by itself
     pub plain: &'static [&'static str],
-    /// what it may leave to the server: limits, rare spellings, bad values
+    /// values that it may leave to the server: limits, rare spellings, bad values
     pub seeds: &'static [&'static str],
 }
 

@@ -1,4 +1,4 @@
-//! Values in the form in which they lie on disk, against the bytes in servers' pages.
+//! Values in their form on disk, compared with the bytes in servers' pages.
 
 use crate::cases::CASES;
 use crate::hostile::{mutate, Random};
@@ -10,7 +10,7 @@ use pgsluice_core::types::jsonb::JsonbBuilder;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// A document of random shape: `budget` is how many values it may have.
+/// A random JSON document with at most `budget` values.
 fn document(random: &mut Random, budget: &mut usize, depth: usize) -> String {
     *budget = budget.saturating_sub(1);
     let scalars = [
@@ -92,7 +92,7 @@ fn documents() -> Vec<String> {
     documents
 }
 
-/// What lies in the pages for each value, from its varlena header on.
+/// The bytes in the pages for each value, from its varlena header on.
 fn stored(oracle: &Oracle, documents: &BTreeMap<usize, &str>) -> BTreeMap<usize, String> {
     let rows = documents.iter().fold(String::new(), |mut rows, (id, text)| {
         let _ = writeln!(rows, "{id}\t{}", escaped(text));
@@ -116,6 +116,7 @@ fn stored(oracle: &Oracle, documents: &BTreeMap<usize, &str>) -> BTreeMap<usize,
     lines.collect()
 }
 
+/// The core forms `jsonb` documents with the same bytes as in the pages of each server.
 #[test]
 fn jsonb_is_formed_as_it_lies_in_the_servers_pages() {
     let documents = documents();
@@ -123,7 +124,7 @@ fn jsonb_is_formed_as_it_lies_in_the_servers_pages() {
     let mut formed = BTreeMap::new();
     for (id, text) in documents.iter().enumerate() {
         let Ok(value) = builder.build(text.as_bytes()) else { continue };
-        // What does not fit into a page cannot be stored plain.
+        // A value that does not fit into a page cannot be stored plain.
         if value.len() < 8000 {
             let size = (4 + value.len() as u32) << 2;
             let bytes = [&size.to_le_bytes(), value].concat();
@@ -145,8 +146,8 @@ fn jsonb_is_formed_as_it_lies_in_the_servers_pages() {
     });
 }
 
-/// The data of the tuple `(id, value)` as the core forms it, in hex; `None` where
-/// the core does not take the value.
+/// The data of the tuple `(id, value)` as the core forms it, in hex; `None` if the core does not
+/// form the value.
 fn tuple(
     columns: &[HeapColumn],
     column: &Column,
@@ -166,12 +167,12 @@ fn tuple(
     Some(out[HEADER..len].iter().map(|b| format!("{b:02x}")).collect())
 }
 
-/// A copy of this one, without its value.
+/// A copy of this column, without its value.
 fn same(column: &HeapColumn) -> HeapColumn {
     HeapColumn { given: None, ..*column }
 }
 
-/// All tuples that the core forms of the cases' values, by case and number.
+/// All tuples that the core forms from the cases' values, by case and number.
 fn tuples(columns: &[Column], settings: &Settings) -> BTreeMap<(usize, usize), (String, String)> {
     let id = HeapColumn { len: 4, align: 4, packable: false, element_align: 1, given: None };
     let mut tuples = BTreeMap::new();
@@ -188,6 +189,7 @@ fn tuples(columns: &[Column], settings: &Settings) -> BTreeMap<(usize, usize), (
     tuples
 }
 
+/// The core forms values of every type with the same bytes as in the pages of each server.
 #[test]
 fn every_type_is_formed_as_it_lies_in_the_servers_pages() {
     let settings = Settings::plain();

@@ -1,4 +1,4 @@
-//! Hostile values from good ones: deterministic, so that a failure comes again.
+//! Derives hostile values from good ones, deterministically, so that a failure can be reproduced.
 
 /// xorshift64*, seeded by a name.
 pub struct Random(u64);
@@ -19,7 +19,7 @@ impl Random {
     }
 }
 
-/// What the input functions give a meaning to, and what they should not stumble over.
+/// Characters that have a meaning for the input functions, and others that they must withstand.
 const ALPHABET: &str = "00112345678999+-.,:;eE \t\n\r\u{b}\u{c}\"'{}[]()=\\/xXbTZz_nNaAfFiIuUpP$%äß€😀\u{a0}\u{2003}\u{7f}";
 
 fn letter(random: &mut Random) -> char {
@@ -64,7 +64,7 @@ fn edit(value: &mut Vec<char>, seeds: &[&str], random: &mut Random) {
                 };
             }
         }
-        // The most fruitful: the same form with other digits.
+        // The most productive edit: the same form with other digits.
         _ => {
             let often = 1 + random.below(3);
             for c in value.iter_mut().filter(|c| c.is_ascii_digit()) {

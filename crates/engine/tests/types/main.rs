@@ -1,9 +1,9 @@
-//! The core's reading of every type against live servers.
+//! The core reads values of every type as live servers do.
 //!
-//! For hostile values of every type: what the core encodes, the server must
-//! store equal to what its own input function makes of the text; what the core
-//! says the server would refuse, the server must refuse with that SQLSTATE; and
-//! the plain forms must not be left to the server.
+//! For hostile values of every type: if the core encodes a value, the stored value must equal the
+//! one that the server's input function makes of the text. If the core says that the server refuses
+//! a value, the server must refuse it with that SQLSTATE. The core must not leave plain forms to
+//! the server.
 
 #[rustfmt::skip] // many values on a line
 mod cases;
@@ -21,7 +21,7 @@ use pgsluice_core::sink::{PgCopySink, RowSink};
 use pgsluice_core::types;
 use std::sync::Mutex;
 
-/// How many mutations of each type's seeds are tried; `PGSLUICE_VALUES` sets another number.
+/// The number of mutations of each type's seeds; `PGSLUICE_VALUES` sets another one.
 fn mutations() -> usize {
     std::env::var("PGSLUICE_VALUES").ok().and_then(|n| n.parse().ok()).unwrap_or(400)
 }
@@ -63,7 +63,7 @@ fn values(case: &Case) -> Vec<String> {
     values
 }
 
-/// Plain values that the core does not take.
+/// Plain values that the core does not accept.
 fn plain_but_not_taken(case: &Case, settings: &Settings, trial: &Trial) -> Vec<String> {
     let needs_utc = case.sql.contains("tz") && !settings.env.utc;
     let plain = trial.values.iter().zip(&trial.verdicts).take(case.plain.len());
@@ -87,6 +87,8 @@ fn differ(oracle: &Oracle, settings: &Settings, columns: &[Column]) -> Vec<Strin
     complaints
 }
 
+/// The core and each server agree on plain and hostile values of every type, in two sets of session
+/// settings.
 #[test]
 fn every_type_is_read_as_each_server_reads_it() {
     let complaints = Mutex::new(Vec::new());
@@ -102,6 +104,7 @@ fn every_type_is_read_as_each_server_reads_it() {
     assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
 }
 
+/// The comparison itself reports wrong verdicts and wrong encoded values.
 #[test]
 fn the_oracle_notices_what_is_wrong() {
     let oracle = Oracle::any();

@@ -1,4 +1,4 @@
-//! A live server as the judge of values.
+//! A live server as the reference for values.
 
 use crate::support;
 use pgsluice_core::shape::{ArrayOf, DateOrder, EnumLabels, Env, Type};
@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What the core makes of a value.
+/// What the core does with a value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     Takes,
@@ -29,7 +29,7 @@ impl Settings {
         Settings { sql: "SET timezone = 'UTC'; SET lc_monetary = 'C';", env }
     }
 
-    /// Everything that could change the meaning of a value is set otherwise.
+    /// Every setting that could change the meaning of a value has another value.
     pub fn contrary() -> Self {
         Settings {
             sql: "SET timezone = 'America/New_York'; SET lc_monetary = 'C';
@@ -60,13 +60,13 @@ pub struct Oracle {
     dir: PathBuf,
 }
 
-/// Does the same with a server of each major version that is here, two at a time.
+/// Runs the test with a server of each installed major version, two at a time.
 pub fn on_each_major(test: impl Fn(&Oracle) + Sync) {
     support::on_each_major(|installation| test(&Oracle::start(installation)));
 }
 
 impl Oracle {
-    /// The best server there is.
+    /// Starts the best available server.
     pub fn any() -> Oracle {
         Oracle::start(&find(None, None).expect("a PostgreSQL server: run scripts/servers"))
     }
@@ -79,7 +79,7 @@ impl Oracle {
         };
         let server = Server::start(options).expect("the server starts");
         let major = installation.version.major;
-        // With the server it goes.
+        // It is removed together with the server.
         let dir = server.dir().join("files");
         std::fs::create_dir(&dir).expect("a folder for the files");
         let oracle = Oracle { server, major, dir };
@@ -91,7 +91,7 @@ impl Oracle {
         format!("PostgreSQL {}", self.major)
     }
 
-    /// Whether the server has pageinspect; where not, the test says so.
+    /// Whether the server has pageinspect. If not, reports what is left out.
     pub fn shows_pages(&self) -> bool {
         let there =
             self.psql("SELECT name FROM pg_available_extensions WHERE name = 'pageinspect'");
@@ -104,7 +104,7 @@ impl Oracle {
         !there.is_empty()
     }
 
-    /// Runs a script; `COPY` and `\copy` in it may fail, which shows in what they leave out.
+    /// Runs a script. `COPY` and `\copy` in it may fail; then rows are missing.
     pub fn psql(&self, script: &str) -> String {
         let file = self.dir.join("script.sql");
         std::fs::write(&file, script).expect("the script is written");
@@ -120,7 +120,7 @@ impl Oracle {
         String::from_utf8_lossy(&output.stdout).into_owned() + &errors.join("\n")
     }
 
-    /// What the catalog says of a column of each SQL type.
+    /// What the catalog says about a column of each SQL type.
     pub fn columns(&self, types: &[&str]) -> Vec<Column> {
         let tables = types.iter().enumerate().fold(String::new(), |mut sql, (i, ty)| {
             let _ = writeln!(sql, "CREATE TEMP TABLE x{i} (v {ty});");
@@ -141,7 +141,7 @@ impl Oracle {
         columns
     }
 
-    /// Where the server does not agree with the core.
+    /// Returns the values on which the server and the core disagree.
     pub fn compare(&self, settings: &Settings, trials: &[Trial]) -> Vec<String> {
         let mut script = settings.sql.to_owned();
         for (i, trial) in trials.iter().enumerate() {
@@ -213,12 +213,12 @@ impl Oracle {
     }
 }
 
-/// A column as the core and the server know it.
+/// A column, as described for the core and for the server.
 pub struct Column {
     pub ty: Type,
     /// the function that gives a value's bytes
     pub send: String,
-    /// how its values lie in a tuple; `attstorage` is external
+    /// how its values are stored in a tuple, if `attstorage` is external
     pub heap: HeapColumn,
 }
 
@@ -274,7 +274,7 @@ pub struct Trial<'t> {
     pub rows: Vec<u8>,
 }
 
-/// The complaint with its type's name, and with the value where it gives only its number.
+/// The complaint with its type's name, and with the value if it gives only its number.
 fn complaint(line: &str, trials: &[Trial]) -> String {
     let trial = line
         .split_once('|')

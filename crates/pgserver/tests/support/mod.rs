@@ -15,11 +15,13 @@ use std::sync::{Mutex, OnceLock};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-/// One installation for each major version that pgsluice is for, in the order of [`find_all`]. If
+/// One installation for each major version that pgsluice supports, in the order of [`find_all`]. If
 /// there are more than three, the first, the last and one of those between (in CI: 18, 15, and one
-/// of 16, 17 and 19), unless `PGSLUICE_SOAK` is set. Without any, nothing would be tested.
+/// of 16, 17 and 19), unless `PGSLUICE_SOAK` is set. Panics if there is none, as nothing would be
+/// tested.
 ///
-/// The name of a test decides which one it runs on, so that each version has its share of the tests.
+/// The name of a test decides on which of those between it runs, so that each version has its share
+/// of the tests.
 pub fn each_major() -> Vec<Installation> {
     static ALL: OnceLock<Vec<Installation>> = OnceLock::new();
     let mut all = ALL.get_or_init(find_each_major).clone();
@@ -57,7 +59,8 @@ pub fn psql() -> PathBuf {
     own.unwrap_or("psql".into())
 }
 
-/// Waits for what comes true however slow the machine is; `what` says what is wrong if it does not.
+/// Waits until `is_so` is true, however slow the machine is. If that takes too long, panics with
+/// `what`.
 pub fn wait_until(what: impl FnOnce() -> String, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -68,8 +71,8 @@ pub fn wait_until(what: impl FnOnce() -> String, mut is_so: impl FnMut() -> bool
     }
 }
 
-/// Does the same on each major version, two at a time: a test that is the only one at work keeps
-/// no more than one core busy.
+/// Runs the test on each major version, two at a time: a single one keeps no more than one core
+/// busy.
 pub fn on_each_major(test: impl Fn(&Installation) + Sync) {
     two_at_a_time(each_major(), test);
 }
@@ -83,8 +86,8 @@ pub fn on_first_and_last_major(test: impl Fn(&Installation) + Sync) {
     two_at_a_time(all, test);
 }
 
-/// As [`on_each_major`], on the last of them only, unless `PGSLUICE_SOAK` is set: for what hardly
-/// depends on the server.
+/// As [`on_each_major`], on the last of them only, unless `PGSLUICE_SOAK` is set. For tests that
+/// hardly depend on the server.
 pub fn on_last_major(test: impl Fn(&Installation) + Sync) {
     let mut all = each_major();
     if !soak() {

@@ -4,9 +4,9 @@ use std::net::{TcpListener, TcpStream};
 
 /// A port of the loopback interface, kept for one server while this lives.
 ///
-/// A port that has merely been free may be given to somebody else before the server has it. Of
-/// one that has a connection the system gives no second to anybody who asks for a free one, and
-/// yet a server that names it may listen there (SO_REUSEADDR), as often as it is started.
+/// A port that was merely found to be free may be taken by another process before the server
+/// listens. The system gives a port that has a connection to no process that asks for a free one.
+/// But a server that names it can listen there (SO_REUSEADDR), as often as it is started.
 pub struct Port {
     /// its number
     pub number: u16,
@@ -14,7 +14,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// A port that nobody had.
+    /// Reserves a free port.
     pub fn keep() -> Port {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let there = listener.local_addr().unwrap();

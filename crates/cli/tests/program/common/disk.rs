@@ -4,11 +4,11 @@ use super::{left_out, World};
 use std::fs;
 use std::process::{Command, Stdio};
 
-/// A small disk, where this user may mount one.
+/// A small tmpfs, which only root can mount.
 pub struct SmallDisk(String);
 
 impl SmallDisk {
-    /// Mounts one of `size` in the world's folder. The server may write to it.
+    /// Mounts one of `size` in the world's folder, or returns `None`. The server may write to it.
     pub fn new(world: &World, size: &str) -> Option<SmallDisk> {
         let path = world.path("disk");
         fs::create_dir(&path).unwrap();
@@ -36,7 +36,7 @@ impl SmallDisk {
         format!("{}/{name}", self.0)
     }
 
-    /// Gives it another size.
+    /// Changes its size.
     pub fn resize(&self, size: &str) {
         let options = format!("remount,size={size}");
         let mounted = Command::new("mount").args(["-o", &options, &self.0]).status();
@@ -53,7 +53,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // A server may still be at work on it.
+        // A server may still use it.
         let _ = Command::new("umount").args(["-l", &self.0]).status();
     }
 }

@@ -1,4 +1,4 @@
-//! A server, the program, and stock COPY as the oracle.
+//! What the tests share: a server, the program, and stock COPY as the reference.
 
 pub mod disk;
 pub mod proxy;
@@ -42,14 +42,14 @@ impl World {
             ..ServerOptions::default()
         })
         .expect("the server starts");
-        // With the server it goes.
+        // It is removed together with the server.
         let dir = server.dir().join("files");
         fs::create_dir(&dir).unwrap();
         let conn = Conn::open(&server.url("postgres")).unwrap();
         World { server, conn, dir }
     }
 
-    /// Restarts the server with these settings beside the usual ones.
+    /// Restarts the server with these settings in addition to the usual ones.
     pub fn restart_with(&mut self, more: &[(&str, &str)]) {
         self.server.restart_with(settings(more)).expect("the server starts");
         self.conn = Conn::open(&self.server.url("postgres")).unwrap();
@@ -60,13 +60,13 @@ impl World {
         self.server.version().major
     }
 
-    /// Runs SQL; the first value of the first row.
+    /// Runs SQL; returns the first value of the first row.
     pub fn sql(&mut self, sql: &str) -> String {
         let rows = self.conn.exec(sql).unwrap_or_else(|e| panic!("{sql}: {e}"));
         rows.first().and_then(|r| r.first()?.clone()).unwrap_or_default()
     }
 
-    /// Writes a file; gives its path.
+    /// Writes a file; returns its path.
     pub fn file(&self, name: &str, bytes: &[u8]) -> String {
         let path = self.dir.join(name);
         fs::write(&path, bytes).unwrap();
@@ -103,7 +103,7 @@ impl World {
             .unwrap()
     }
 
-    /// Loads a file by `load`; the summary, or what it said on standard error.
+    /// Runs `load`; returns the summary, or the standard error of a load that failed.
     pub fn load(&self, arguments: &[&str]) -> Result<serde_json::Value, String> {
         let summary = self.path("summary.json");
         let _ = fs::remove_file(&summary);
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// Runs `repair` until the server has noticed that the loader is gone; what it said then.
+    /// Runs `repair` until the server has noticed that the loader is gone; returns the last output.
     pub fn repair(&self) -> String {
         let mut said = String::new();
         wait_until(
@@ -141,7 +141,8 @@ impl World {
         said
     }
 
-    /// Stock COPY of the same bytes; the rows it took, or its message and context.
+    /// Runs stock COPY on these bytes; returns the number of rows, or the message and context of
+    /// the error.
     pub fn stock(&mut self, sql: &str, bytes: &[u8]) -> Result<u64, (String, String)> {
         let said = |e: pgsluice_engine::Error| {
             let context = e.server().and_then(|s| s.context.clone()).unwrap_or_default();
@@ -152,7 +153,7 @@ impl World {
         self.conn.copy_end().map_err(said)
     }
 
-    /// Rows that one of two tables has and the other has not.
+    /// The rows that only one of the two tables has.
     pub fn difference(&mut self, a: &str, b: &str) -> String {
         self.sql(&format!(
             "SELECT coalesce(string_agg(d, '; '), '') FROM (
@@ -172,18 +173,18 @@ impl World {
     }
 }
 
-/// Sends a signal to a process; false where that is gone, or somebody else's.
+/// Sends a signal to a process; returns false if the process is gone or belongs to another user.
 pub fn signal(pid: u32, signal: Signal) -> bool {
     kill(Pid::from_raw(pid.try_into().unwrap()), signal).is_ok()
 }
 
-/// The settings of every world, and these.
+/// The settings of every world, and `more`.
 fn settings(more: &[(&str, &str)]) -> Vec<(String, String)> {
     let usual = [
         ("fsync", "off"),
         ("log_statement", "all"),
         ("max_prepared_transactions", "4"),
-        // On a slow machine it would come in the middle of a test.
+        // On a slow machine, autovacuum would run in the middle of a test.
         ("autovacuum_naptime", "1d"),
     ];
     usual.iter().chain(more).map(|(name, value)| (name.to_string(), value.to_string())).collect()

@@ -1,4 +1,5 @@
-//! A proxy before the server that cuts or holds a connection when a given statement passes.
+//! A proxy between the program and the server. It cuts or holds a connection when a given statement
+//! passes.
 
 use super::{wait_until, World};
 use pgsluice_pgserver::Server;
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::spawn;
 
-/// What happens to the connection on which the statement comes.
+/// What the proxy does with the connection that sends the statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// cut before the server has the statement
@@ -20,7 +21,7 @@ pub enum Fate {
     CutAfter,
     /// held for ever: the server does not get it
     Hold,
-    /// let through; the proxy says that it has come
+    /// let through; the proxy only records that it has come
     Note,
 }
 
@@ -28,14 +29,14 @@ pub enum Fate {
 struct Trap {
     /// how the statement begins
     statement: &'static [u8],
-    /// how often it passes before
+    /// how many times the proxy lets it through before
     pass: usize,
     fate: Fate,
-    /// no connection is let through afterwards
+    /// refuse all connections afterwards
     shut: bool,
-    /// it is waited for on connections alone that have sent rows
+    /// wait for it only on connections that have sent rows
     after_rows: bool,
-    /// the socket of the server to which later connections are
+    /// the socket of the server for later connections
     other: Option<String>,
 }
 
@@ -97,15 +98,16 @@ impl Proxy {
         proxy
     }
 
-    /// Cuts the connection before the server has the COMMIT of the first transaction with rows. Later
-    /// connections are to the server that [`Proxy::fail_over_to`] names: it has taken over the address.
+    /// Cuts the connection before the server has the COMMIT of the first transaction with rows.
+    /// Later connections go to the server that [`Proxy::fail_over_to`] names, as if it had taken
+    /// over the address.
     pub fn failover(world: &World) -> Proxy {
         let proxy = Proxy::start(world, "COMMIT", 0, Fate::CutBefore, false);
         proxy.trap.lock().unwrap().after_rows = true;
         proxy
     }
 
-    /// The server that takes over the address.
+    /// Sets the server that takes over the address.
     pub fn fail_over_to(&self, server: &Server) {
         let host = server.socket_dir().to_str().unwrap().to_owned();
         self.trap.lock().unwrap().other = Some(socket(host));
@@ -121,7 +123,7 @@ impl Proxy {
         self.address.ip().to_string()
     }
 
-    /// For libpq.
+    /// The connection string for libpq.
     pub fn target(&self) -> String {
         format!(
             "host={} port={} dbname=postgres user=postgres sslmode=disable gssencmode=disable",
@@ -135,7 +137,7 @@ impl Proxy {
         self.sprung.load(Ordering::SeqCst)
     }
 
-    /// Waits until it has.
+    /// Waits until the statement has come.
     pub fn wait(&self) {
         wait_until(|| "the statement never came".into(), || self.sprung());
     }
@@ -170,7 +172,7 @@ fn requests(
         match springs(bytes, rows, trap, sprung) {
             None | Some(Fate::Note) => {}
             Some(Fate::Hold) => {
-                // Until the client is gone.
+                // Wait until the client is gone.
                 while let Ok(1..) = client.read(&mut buffer) {}
                 break;
             }
@@ -180,7 +182,8 @@ fn requests(
                     let _ = server.write_all(bytes);
                 }
                 if fate == Fate::CutAfter {
-                    // The answering thread ends the client when the answer is there.
+                    // The thread that forwards answers closes the connection when the answer has
+                    // come.
                     while let Ok(1..) = client.read(&mut buffer) {}
                 }
                 break;
@@ -194,12 +197,13 @@ fn requests(
     let _ = client.shutdown(Shutdown::Both);
 }
 
-/// Whether these bytes are a Query message of its own that begins so.
+/// Whether these bytes are a separate Query message that begins with this statement.
 fn is_query(bytes: &[u8], statement: &[u8]) -> bool {
     bytes.first() == Some(&b'Q') && bytes.get(5..).is_some_and(|sql| sql.starts_with(statement))
 }
 
-/// Whether these bytes are the statement waited for; `rows`: the connection has sent some.
+/// Checks whether these bytes are a Query message with the awaited statement; returns what to do
+/// with its connection. `rows`: the connection has sent rows.
 fn springs(bytes: &[u8], rows: bool, trap: &Mutex<Trap>, sprung: &AtomicBool) -> Option<Fate> {
     let mut trap = trap.lock().unwrap();
     let is_it = is_query(bytes, trap.statement) && (rows || !trap.after_rows);

@@ -1,4 +1,4 @@
-//! A Kerberos realm of one KDC, which MIT's programs serve on a free port as any user.
+//! A Kerberos realm with one KDC. MIT's programs serve it on a free port and need no privileges.
 
 use super::{left_out, wait_until, Port, World};
 use std::fs;
@@ -8,12 +8,12 @@ use std::process::{Child, Command, Stdio};
 
 /// The realm's name.
 const NAME: &str = "SLUICE.TEST";
-/// Debian has these programs in folders that not every user's PATH names.
+/// Debian has these programs in folders that are not in every user's PATH.
 const FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
-/// What the realm needs, and the packages that bring it on Debian.
+/// The programs that the realm needs.
 const PROGRAMS: [&str; 4] = ["kdb5_util", "krb5kdc", "kadmin.local", "kinit"];
 
-/// The realm, which ends when dropped.
+/// A realm. Dropping it stops its KDC.
 pub struct Realm {
     kdc: Child,
     folder: String,
@@ -21,7 +21,8 @@ pub struct Realm {
 }
 
 impl Realm {
-    /// Makes the realm in the folder of a world; none where its programs are not installed.
+    /// Creates the realm in the folder of a world; returns `None` if its programs are not
+    /// installed.
     pub fn start(world: &World) -> Option<Realm> {
         let there = |program: &&str| {
             FOLDERS.split(':').any(|folder| Path::new(folder).join(program).exists())
@@ -37,7 +38,7 @@ impl Realm {
         fs::create_dir_all(&folder).unwrap();
         let kept = Port::keep();
         let port = kept.number;
-        // Names are taken as they are given: nothing here may hang on the machine's DNS.
+        // Host names are used as they are given: the test must not depend on the machine's DNS.
         let client = format!(
             "[libdefaults]\ndefault_realm = {NAME}\ndns_lookup_kdc = false\n\
              dns_lookup_realm = false\ndns_canonicalize_hostname = false\nrdns = false\n\
@@ -67,17 +68,18 @@ impl Realm {
         });
     }
 
-    /// Makes a principal; gives the file with its key.
+    /// Creates a principal; returns the file with its key.
     pub fn principal(&self, name: &str) -> String {
         let keytab = format!("{}/{}.keytab", self.folder, name.replace('/', "-"));
         run(&self.folder, "kadmin.local", &["-q", &format!("addprinc -randkey {name}")]);
-        // What fails in there does not fail the program.
+        // A query that fails does not fail `kadmin.local`.
         run(&self.folder, "kadmin.local", &["-q", &format!("ktadd -k {keytab} {name}")]);
         assert!(Path::new(&keytab).exists(), "{name} has no key");
         keytab
     }
 
-    /// What a program needs to be this principal: its ticket, and where the KDC is.
+    /// The environment variables of a program that runs as this principal: its ticket and the KDC's
+    /// address.
     pub fn ticket(&self, name: &str) -> Vec<(&'static str, String)> {
         let keytab = self.principal(name);
         let cache = format!("FILE:{}/{name}.tickets", self.folder);
@@ -85,7 +87,7 @@ impl Realm {
         self.variables(&cache)
     }
 
-    /// As for [`Realm::ticket`], of one who has none.
+    /// As [`Realm::ticket`], but without a ticket.
     pub fn no_ticket(&self) -> Vec<(&'static str, String)> {
         self.variables(&format!("FILE:{}/none.tickets", self.folder))
     }
@@ -103,7 +105,7 @@ impl Drop for Realm {
     }
 }
 
-/// One of the realm's programs, which sees nothing of the machine's own realms.
+/// One of the realm's programs, isolated from the machine's own Kerberos configuration.
 fn program(folder: &str, name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(name);
     command.args(arguments).env_clear().env("PATH", FOLDERS).stdin(Stdio::null());

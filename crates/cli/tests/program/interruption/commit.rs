@@ -1,5 +1,6 @@
-//! The moments around the commit: the connection is cut before the server has the COMMIT or
-//! after it has answered, the loader dies between the lanes' commits. What is said is what is.
+//! Failures around the commit: the connection is cut before the server has received COMMIT or after
+//! it has answered, or the loader dies between the commits of lanes. The message must say what has
+//! happened in the database.
 
 use crate::common::proxy::{Fate, Proxy};
 use crate::common::{each_major, wait_until, World};
@@ -22,30 +23,34 @@ fn command(file: &str, proxy: &Proxy, more: &[&str]) -> Command {
     command
 }
 
-/// Exit code and talk of a load through the proxy.
+/// Runs a load through the proxy; returns the exit code and standard error.
 fn load(file: &str, proxy: &Proxy, more: &[&str]) -> (Option<i32>, String) {
     let output = command(file, proxy, more).output().unwrap();
     assert!(proxy.sprung(), "the statement never came: {output:?}");
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Rows in the table, and transactions that are left prepared.
+/// The number of rows in the table, and of transactions that are still prepared.
 fn left(world: &mut World) -> (usize, String) {
     let rows = world.sql("SELECT count(*) FROM t").parse().unwrap();
     (rows, world.sql("SELECT count(*) FROM pg_prepared_xacts"))
 }
 
+/// If the connection is lost before the server has received COMMIT, nothing is loaded, and exit
+/// code 5 says that the load may be run again.
 #[test]
 fn a_cut_before_the_commit_leaves_nothing() {
     let (mut world, file) = world();
     let proxy = Proxy::start(&world, "COMMIT", 0, Fate::CutBefore, false);
     let (code, said) = load(&file, &proxy, &["--method", "copy-csv"]);
-    // The same load may be run again.
+    // Exit code 5: the same load may be run again.
     assert_eq!(code, Some(5), "{said}");
     assert!(said.contains("connection lost") && !said.contains("unknown"), "{said}");
     assert_eq!(left(&mut world).0, 0);
 }
 
+/// If the connection is lost after COMMIT, the loader asks the server over a new connection and
+/// reports success.
 #[test]
 fn a_cut_after_the_commit_is_found_to_be_a_success() {
     let (mut world, file) = world();
@@ -55,6 +60,8 @@ fn a_cut_after_the_commit_is_found_to_be_a_success() {
     assert_eq!(left(&mut world).0, ROWS);
 }
 
+/// If the connection is lost at COMMIT and no new one is possible, the message says that the
+/// outcome is unknown. It has a query that shows the outcome later.
 #[test]
 fn where_nobody_can_be_asked_the_outcome_is_called_unknown() {
     let (mut world, file) = world();
@@ -66,7 +73,7 @@ fn where_nobody_can_be_asked_the_outcome_is_called_unknown() {
         let (code, said) = load(&file, &proxy, &["--method", "copy-csv"]);
         assert_eq!(code, Some(1), "{said}");
         assert!(said.contains("the outcome is unknown"), "{said}");
-        // The question that it tells to ask has the answer.
+        // The query in the message gives the answer.
         let question = said.split_once("ask the server: ").unwrap().1.lines().next().unwrap();
         // The server may not have noticed yet that its client is gone.
         let over = || world.sql(question) != "in progress";
@@ -76,7 +83,8 @@ fn where_nobody_can_be_asked_the_outcome_is_called_unknown() {
     }
 }
 
-/// Without two-phase commit the lanes commit one after another: what stayed is named.
+/// Without two-phase commit, the lanes commit one after another. If the connection is lost in
+/// between, the message says how many rows have been committed.
 #[test]
 fn lanes_cut_between_their_commits_name_what_stayed() {
     let (mut world, file) = world();
@@ -92,7 +100,8 @@ fn lanes_cut_between_their_commits_name_what_stayed() {
     assert!(rows < ROWS);
 }
 
-/// With two-phase commit a lost connection at any of its steps is made good over another one.
+/// With two-phase commit, a connection may be lost at any step. Over another one, the loader
+/// commits or rolls back all lanes and leaves nothing prepared.
 #[test]
 fn two_phase_commit_survives_a_cut_at_every_step() {
     let (mut world, file) = world();
@@ -115,8 +124,8 @@ fn two_phase_commit_survives_a_cut_at_every_step() {
     }
 }
 
-/// Where it cannot be made good, the error says what is left, and `repair` ends it: all
-/// lanes as the first one.
+/// If no other connection is possible, the message says what is left prepared, and `repair` ends
+/// all lanes in the way in which the first one ended.
 #[test]
 fn repair_ends_what_a_half_failed_two_phase_commit_left() {
     let (mut world, file) = world();
@@ -139,7 +148,8 @@ fn repair_ends_what_a_half_failed_two_phase_commit_left() {
     }
 }
 
-/// One lane empties the table; another one does not wait for the keys that are gone by that.
+/// With `--truncate`, lanes load a table with a key if it is empty. If it has rows, there is one
+/// lane: another would wait for keys that are not free before the commit.
 #[test]
 fn lanes_empty_a_table_with_keys() {
     let (mut world, file) = world();
@@ -152,12 +162,12 @@ fn lanes_empty_a_table_with_keys() {
     assert_eq!(left(&mut world).0, ROWS);
 }
 
-/// A table that `--create` made goes when the lanes cannot be committed, too.
+/// If the lanes cannot be committed, the table that `--create` made is dropped, too.
 #[test]
 fn a_refused_commit_takes_back_the_table() {
     let (mut world, file) = world();
     world.sql("DROP TABLE t");
-    // Others have all but one of the transactions that may be prepared.
+    // Other sessions have all but one of the prepared transactions that the server allows.
     for i in 0..3 {
         world.sql(&format!("BEGIN; CREATE TABLE other{i} (); PREPARE TRANSACTION 'other{i}'"));
     }
@@ -170,7 +180,8 @@ fn a_refused_commit_takes_back_the_table() {
     assert_eq!(world.sql(others), "0");
 }
 
-/// A transaction that has notified others cannot be prepared: what can be is said.
+/// A transaction that used NOTIFY cannot be prepared. Lanes fail, nothing is left, and the hint
+/// names a method that works.
 #[test]
 fn what_cannot_be_prepared_goes_by_one_connection() {
     let (mut world, file) = world();
@@ -185,11 +196,12 @@ fn what_cannot_be_prepared_goes_by_one_connection() {
     assert_eq!(left(&mut world), (0, "0".to_string()));
 }
 
-/// The loader is killed while lanes are prepared.
+/// If the loader is killed while lanes are prepared, `plan` says what is left, and `repair` ends
+/// all lanes in the way in which the first one ended. `repair` leaves a running load alone.
 #[test]
 fn repair_ends_what_a_killed_loader_left_prepared() {
     let (mut world, file) = world();
-    // As old applications want it: a backslash in any literal is an escape.
+    // As some old applications need it: a backslash is an escape in every literal.
     world.sql("ALTER DATABASE postgres SET standard_conforming_strings = off");
     let lanes = ["--method", "lanes", "--lanes", "3"];
     for (pass, rows) in [(0, 0), (1, ROWS)] {
@@ -197,7 +209,7 @@ fn repair_ends_what_a_killed_loader_left_prepared() {
         let proxy = Proxy::start(&world, "COMMIT PREPARED", pass, Fate::Hold, false);
         let mut child = command(&file, &proxy, &lanes).stderr(Stdio::null()).spawn().unwrap();
         proxy.wait();
-        // A load at work is left alone.
+        // `repair` leaves a running load alone.
         let output = world.run(&["repair"]);
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(said.contains("a load is running"), "{said}");
@@ -210,7 +222,7 @@ fn repair_ends_what_a_killed_loader_left_prepared() {
         assert!(!plan(&world).contains("left prepared"), "a load at work has left nothing");
         child.kill().unwrap();
         child.wait().unwrap();
-        // The next load names what is there.
+        // The plan of the next load says what is left.
         let note = "note      an earlier load left prepared transactions, which hold their locks: ";
         wait_until(|| "nothing is said to be left".into(), || plan(&world).contains(note));
         let gids =
@@ -222,7 +234,8 @@ fn repair_ends_what_a_killed_loader_left_prepared() {
     }
 }
 
-/// Whether the row under way is committed when the connection is lost, nobody can say.
+/// If the connection is lost while `insert` commits a row, that row may or may not have been
+/// committed, and the message says so.
 #[test]
 fn the_row_under_way_may_have_stayed() {
     let (mut world, file) = world();

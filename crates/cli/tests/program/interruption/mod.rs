@@ -1,6 +1,6 @@
-//! A load that ends at any moment, by Ctrl-C or by a connection that is cut:
-//! all rows or none, as the exit code says, and after `repair` the table is
-//! what it was: indexes, constraints, triggers, persistence.
+//! A load is ended at any moment, by Ctrl-C or by a lost connection. Either all rows are loaded or
+//! none, as the exit code says. After `repair`, the table has its indexes, constraints, triggers
+//! and persistence as before.
 
 mod commit;
 mod underway;
@@ -36,7 +36,7 @@ const TABLE: &str = "DROP TABLE IF EXISTS t, p; DROP FUNCTION IF EXISTS fire;
     CREATE TRIGGER fires AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION fire();
     ALTER TABLE t ENABLE ALWAYS TRIGGER fires";
 
-/// Everything that a load may take down, in one text.
+/// Everything that a load may take down, as one text.
 fn facts(world: &mut World) -> String {
     world.sql(
         "SELECT (SELECT string_agg(pg_get_indexdef(indexrelid) || indisvalid ||
@@ -55,7 +55,7 @@ fn file(world: &World) -> String {
     world.file("rows.csv", (0..ROWS).map(row).collect::<String>().as_bytes())
 }
 
-/// The load's arguments, its reject file a new one.
+/// The load's arguments. Its reject file does not exist yet.
 fn arguments(world: &World, file: &str, method: &[&str], url: &str) -> Vec<String> {
     let rejects = world.path("rejects");
     let _ = std::fs::remove_file(&rejects);
@@ -68,7 +68,8 @@ fn arguments(world: &World, file: &str, method: &[&str], url: &str) -> Vec<Strin
     all.into_iter().map(str::to_owned).collect()
 }
 
-/// After the load: what the exit code says is so; after `repair` all is as before.
+/// Checks that the exit code matches the rows, and that all else is as before after `repair`.
+/// Returns whether the rows are loaded.
 fn settled(world: &mut World, before: &str, code: Option<i32>, said: &str, what: &str) -> bool {
     // The server may not have noticed yet that the client is gone.
     let busy = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
@@ -85,7 +86,8 @@ fn settled(world: &mut World, before: &str, code: Option<i32>, said: &str, what:
     assert!(!said.contains("panicked"), "{what}: {said}");
     match code {
         Some(0) => assert_eq!(rows, ROWS, "{what}: {said}"),
-        // What a failure leaves is named, and so is what nobody can know.
+        // If a load failed and its rows are there, the message says so, or that the outcome is
+        // unknown.
         Some(1 | 7) if rows == ROWS => {
             let told = ["changed: ", "outcome is unknown", "the rows are"];
             assert!(told.iter().any(|t| said.contains(t)), "{what}: loaded, and said: {said}");
@@ -96,14 +98,14 @@ fn settled(world: &mut World, before: &str, code: Option<i32>, said: &str, what:
     rows == ROWS
 }
 
-/// Times spread over what a load takes, and for machines on which all of them came too late, more
-/// at its very beginning.
+/// Moments that are spread over the time of a load. If all of them come too late on this machine,
+/// more follow at its very beginning.
 fn moments_of(whole: Duration, moments: u32) -> impl Iterator<Item = (u32, Duration)> {
     let spread = move |m| Duration::from_millis(25) + whole * m / moments;
     (0..).zip((0..moments).map(spread).chain([Duration::ZERO; 50]))
 }
 
-/// Each method with a Ctrl-C at moments that are spread over the time it takes.
+/// Stops a load by each method with Ctrl-C, at moments that are spread over its time.
 fn interrupted(world: &mut World, moments: u32) {
     let file = file(world);
     for method in METHODS {
@@ -132,7 +134,7 @@ fn interrupted(world: &mut World, moments: u32) {
             signal(child.id(), Signal::SIGINT);
             let output = child.wait_with_output().unwrap();
             let said = String::from_utf8_lossy(&output.stderr);
-            // The first moment may come before the program listens to signals.
+            // At the first moment, the program may not handle signals yet.
             let code = output.status.code().or(Some(1));
             let what = format!("{method:?}, moment {moment} of {moments}");
             outcomes[usize::from(settled(world, &before, code, &said, &what))] += 1;
@@ -147,8 +149,8 @@ const PASS: u8 = 0;
 const CUT_BEFORE: u8 = 1;
 const CUT_AFTER: u8 = 2;
 
-/// Between the program and the server: cuts all connections on request, and
-/// accepts new ones.
+/// A proxy between the program and the server. It cuts all connections on request and accepts new
+/// ones.
 struct Proxy {
     socket: PathBuf,
     /// both ends of every connection
@@ -158,9 +160,9 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// `statement`: where in the stream an order is carried out.
+    /// An order is carried out when `statement` passes.
     fn new(world: &World, statement: &'static [u8]) -> Proxy {
-        // Beside the server's own: a socket's path must not be long.
+        // In the folder of the server's socket, since a socket's path must not be long.
         let folder = world.server.socket_dir();
         let (socket, server) = (folder.join(".s.PGSQL.5433"), folder.join(".s.PGSQL.5432"));
         let listener = UnixListener::bind(&socket).unwrap();
@@ -189,7 +191,7 @@ impl Proxy {
                         &|bytes| {
                             let found = bytes.windows(statement.len()).any(|w| w == statement);
                             match order.load(Ordering::SeqCst) {
-                                // Only once: the program may ask again.
+                                // Only once: the program may try again.
                                 order_now if found && order_now != PASS => {
                                     order.store(PASS, Ordering::SeqCst);
                                     order_now
@@ -254,7 +256,7 @@ fn forward(
             break;
         }
         if order == CUT_AFTER {
-            // The server has it, and nobody hears what it answers.
+            // The server has received it, but its answer does not arrive.
             return cut(open);
         }
     }
@@ -269,8 +271,8 @@ fn run(world: &World, file: &str, method: &[&str], url: &str) -> (Option<i32>, S
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// The connection goes just before COMMIT reaches the server, or just after:
-/// the server is asked over a new one what became of it.
+/// The connection is lost just before COMMIT reaches the server, or just after. The loader asks the
+/// server over a new connection what became of the transaction.
 fn cut_at_the_commit(world: &mut World) {
     let file = file(world);
     for method in METHODS {
@@ -295,8 +297,8 @@ fn cut_at_the_commit(world: &mut World) {
     }
 }
 
-/// The connection goes when all lanes have committed, before the sequences are moved:
-/// they are moved over a new one.
+/// The connection is lost after all lanes have committed and before the sequences are moved. The
+/// loader moves them over a new connection.
 fn cut_behind_the_commit(world: &mut World) {
     world.sql(TABLE);
     let (file, before) = (file(world), facts(world));
@@ -310,7 +312,7 @@ fn cut_behind_the_commit(world: &mut World) {
     assert!(settled(world, &before, code, &said, "behind the commit"));
 }
 
-/// All connections cut at moments that are spread over the load.
+/// Cuts all connections, at moments that are spread over the load.
 fn cut_at_any_moment(world: &mut World, moments: u32) {
     let file = file(world);
     for method in METHODS {
@@ -354,22 +356,30 @@ fn world() -> World {
     World::new(&each_major().pop().unwrap())
 }
 
+/// After Ctrl-C at any moment, all rows are loaded or none, as the exit code says. `repair`
+/// restores the table.
 #[test]
 fn ctrl_c_at_any_moment() {
     interrupted(&mut world(), 3);
 }
 
+/// If the connection is lost just before COMMIT, just after it, or before sequences are moved, the
+/// exit code says whether the rows are loaded. `repair` restores the table.
 #[test]
 fn a_connection_cut_at_the_commit() {
     cut_at_the_commit(&mut world());
     cut_behind_the_commit(&mut world());
 }
 
+/// If all connections are lost at any moment, all rows are loaded or none, as the exit code says.
+/// `repair` restores the table.
 #[test]
 fn connections_cut_at_any_moment() {
     cut_at_any_moment(&mut world(), 2);
 }
 
+/// At more moments, and on the first and the last major version: after Ctrl-C or a lost connection,
+/// all rows are loaded or none, as the exit code says. `repair` restores the table.
 #[test]
 #[ignore = "minutes"]
 fn every_moment() {

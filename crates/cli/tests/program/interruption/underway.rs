@@ -1,16 +1,16 @@
-//! A load that waits for its input while the server dies, the connection is cut, or the user
-//! stops it: all or nothing each time.
+//! While a load waits for its input, the server dies, the connection is cut, or the user stops the
+//! load. Nothing is loaded in each case.
 
 use crate::common::{on_each_major, signal, wait_until, Signal, World};
 use std::io::{self, BufWriter, Write};
 use std::process::{Child, ChildStdin};
 
-/// The loader's own sessions: `staged` is in a COPY for moments only.
+/// The loader's sessions. Their state does not identify them, as `staged` is in a COPY only for
+/// moments.
 const SESSIONS: &str =
     "pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
 
-/// A load that reads standard input, which stays open: it is under way until
-/// the test ends it.
+/// A load that reads standard input. The input stays open, so the load runs until the test ends it.
 struct Underway(Child);
 
 impl Underway {
@@ -21,20 +21,20 @@ impl Underway {
         Underway(child)
     }
 
-    /// The program hears of what has happened when it sends on.
+    /// Sends more rows, so that the program notices what has happened.
     fn go_on(&mut self) {
         let _ = send(self.0.stdin.as_mut().unwrap(), 2_000_000);
     }
 
-    /// Waits until the server has rows of the load in hand.
+    /// Waits until the server has received rows of the load.
     fn wait(&self, world: &mut World) {
         let writing = format!("SELECT count(*) > 0 FROM {SESSIONS} AND backend_xid IS NOT NULL");
         wait_until(|| "the load does not come under way".into(), || world.sql(&writing) == "t");
     }
 
-    /// The exit code and what it said.
+    /// Returns the exit code and standard error.
     fn end(mut self) -> (Option<i32>, String) {
-        // Standard input stays open: the program must end without its end.
+        // Standard input stays open: the program must end without waiting for its end.
         let input = self.0.stdin.take();
         let output = self.0.wait_with_output().unwrap();
         drop(input);
@@ -42,7 +42,7 @@ impl Underway {
     }
 }
 
-/// Sends so many rows, or as many as are taken.
+/// Sends this many rows, or as many as the program reads.
 fn send(input: &mut ChildStdin, rows: u32) -> io::Result<()> {
     let mut input = BufWriter::new(input);
     for i in 0..rows {
@@ -93,7 +93,7 @@ fn killed(world: &mut World) {
     underway.go_on();
     let (code, said) = underway.end();
     assert_eq!(code, Some(5), "{said}");
-    // The server's process may still say what it has noticed.
+    // Accept the server's final message after a kill.
     let lost = said.contains("connection lost") || said.contains("unexpected postmaster exit");
     assert!(lost, "{said}");
     world.server.restart().unwrap();
@@ -101,6 +101,8 @@ fn killed(world: &mut World) {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
 }
 
+/// A load waits for its input while its connection is terminated, it gets Ctrl-C, or the server is
+/// killed. Nothing is loaded, and the exit code says what happened.
 #[test]
 fn lost_stopped_and_killed() {
     on_each_major(|installation| {

@@ -1,4 +1,5 @@
-//! Loads that all nodes commit, or none: two-phase commit, cut, killed and refused at each step.
+//! `--atomic`: all nodes commit or none, by two-phase commit, even if a connection is cut or a
+//! process killed at any step, or a node refuses.
 
 use super::{on_one_major, Cluster, HASH};
 use crate::common::disk::SmallDisk;
@@ -9,12 +10,12 @@ use std::time::{Duration, Instant};
 
 const ROWS: usize = 3_000;
 
-/// All of these on the nodes, no transaction prepared, no commit open.
+/// All rows are on the nodes, no transaction is prepared, and no commit is open.
 const ALL: (usize, usize, usize) = (ROWS, 0, 0);
 const NONE: (usize, usize, usize) = (0, 0, 0);
 
 impl Cluster {
-    /// Empty tables, a file of rows for them; the ledger is there after a first load.
+    /// Creates empty tables and a file of rows for them. A first load has created the ledger.
     fn atomic(&mut self) -> String {
         self.twins("a int, b text", "HASH (a)", &HASH);
         let rows: String = (0..ROWS).map(|i| format!("{i},some words\n")).collect();
@@ -30,7 +31,8 @@ impl Cluster {
         self.node(1, "TRUNCATE t_1");
     }
 
-    /// Rows on the nodes, prepared transactions, and commits that have not ended.
+    /// The number of rows on the nodes, of prepared transactions, and of commits that have not
+    /// ended.
     fn left(&mut self) -> (usize, usize, usize) {
         let mut count = |node, sql| self.node(node, sql).parse::<usize>().unwrap();
         let on_0 = count(0, "SELECT (SELECT count(*) FROM t_0) + (SELECT count(*) FROM t_2)");
@@ -43,14 +45,14 @@ impl Cluster {
         (on_0 + on_1, prepared, self.world.sql(open).parse().unwrap())
     }
 
-    /// Node `n1` is reached by this port of the loopback interface.
+    /// From now on, node `n1` is reached through this proxy.
     fn through(&mut self, proxy: &Proxy) {
         let port = proxy.port();
         self.world
             .sql(&format!("ALTER SERVER n1 OPTIONS (SET host '127.0.0.1', SET port '{port}')"));
     }
 
-    /// The plan of the next load tells of what is left, and `repair` ends it.
+    /// The plan of the next load reports what is left, and `repair` ends it.
     fn is_repaired(&mut self, file: &str, at: &str, expected: (usize, usize, usize)) {
         let plan = ["plan", file, "--table", "t", "--route", "nodes", "--atomic"];
         wait_until(
@@ -75,7 +77,7 @@ impl Cluster {
     }
 }
 
-/// A load by `to`, or by the server's own socket.
+/// A load through `to`, or through the server's own socket.
 fn command(cluster: &Cluster, file: &str, to: Option<&Proxy>) -> Command {
     let target = to.map_or_else(|| cluster.world.server.url("postgres"), Proxy::target);
     let mut command = Command::new(env!("CARGO_BIN_EXE_pgsluice"));
@@ -109,7 +111,7 @@ fn together(cluster: &mut Cluster) {
         let output = cluster.world.run(&[&["load", &file, "--table", "t"], wrong].concat());
         assert_eq!(output.status.code(), Some(2), "{output:?}");
     }
-    // Somebody else's rows are not shown, and nobody writes in another's name.
+    // A role does not see the rows of others, and cannot write rows in another role's name.
     cluster.world.sql("DROP ROLE IF EXISTS other; CREATE ROLE other; SET ROLE other");
     assert_eq!(cluster.world.sql("SELECT count(*) FROM pgsluice_loads.node_commits"), "0");
     let forged = "INSERT INTO pgsluice_loads.node_commits (load, target, nodes, role) \
@@ -119,6 +121,8 @@ fn together(cluster: &mut Cluster) {
     cluster.world.sql("RESET ROLE");
 }
 
+/// With `--atomic`, each node prepares and then commits, and the coordinator records the decision.
+/// A role sees only its own rows of that ledger and cannot forge others.
 #[test]
 fn nodes_commit_together() {
     on_one_major(together);
@@ -146,6 +150,8 @@ fn refused(cluster: &mut Cluster) {
     assert_eq!(cluster.left(), NONE);
 }
 
+/// If a node cannot prepare its transaction, the load fails, no node keeps a row, and the ledger
+/// says `aborted`.
 #[test]
 fn a_node_that_cannot_prepare_leaves_no_row_on_any() {
     on_one_major(refused);
@@ -174,6 +180,8 @@ fn at_once(cluster: &mut Cluster) {
     cluster.node(1, "DROP TABLESPACE small");
 }
 
+/// Two loads with `--atomic` at the same time load all of their rows. If the disk of a node is
+/// full, no node keeps a row.
 #[test]
 fn two_loads_at_once_have_all_rows_and_a_full_node_leaves_none() {
     on_one_major(at_once);
@@ -194,8 +202,8 @@ fn cuts(cluster: &mut Cluster) {
             assert_eq!(cluster.left(), expected, "{label}");
         }
         cluster.directly();
-        // The first COMMIT looks for earlier loads, the second records that this one begins to commit;
-        // the third is the decision.
+        // The first COMMIT ends the search for earlier loads, and the second records that this load
+        // begins to commit. The third is the decision.
         let expected = if fate == Fate::CutBefore { NONE } else { ALL };
         cluster.empty();
         let proxy = Proxy::start(&cluster.world, "COMMIT\0", 2, fate, false);
@@ -206,6 +214,8 @@ fn cuts(cluster: &mut Cluster) {
     }
 }
 
+/// If a connection is lost at any step of the two-phase commit, the load still ends: all rows are
+/// on the nodes and the exit code is 0, or none are and it is 5.
 #[test]
 fn a_cut_at_any_step_of_the_commit_leaves_all_rows_or_none() {
     on_one_major(cuts);
@@ -248,12 +258,15 @@ fn kills(cluster: &mut Cluster) {
     }
 }
 
+/// The loader, and perhaps its servers, are killed during the two-phase commit. `plan` reports what
+/// is left, and `repair` commits or rolls back as it was decided. It leaves a running load alone.
 #[test]
 fn repair_ends_what_a_loader_left_that_was_killed_alone_or_with_the_servers() {
     on_one_major(kills);
 }
 
-/// Between the row of the commit and its decision, nobody takes the load for dead.
+/// While a load has recorded its commit but not its decision, neither `repair` nor another load
+/// takes it for dead.
 fn undecided(cluster: &mut Cluster) {
     let file = cluster.atomic();
     let statement = "SELECT pg_catalog.set_config('synchronous_commit'";
@@ -276,6 +289,8 @@ fn undecided(cluster: &mut Cluster) {
     assert_eq!(cluster.left(), ALL);
 }
 
+/// While a load has recorded its commit but not its decision, neither `repair` nor another load
+/// takes it for dead. After it is killed, `repair` rolls it back.
 #[test]
 fn repair_and_other_loads_leave_a_load_alone_that_is_about_to_decide() {
     on_one_major(undecided);
@@ -302,12 +317,15 @@ fn out_of_reach(cluster: &mut Cluster) {
     assert_eq!(cluster.left(), ALL);
 }
 
+/// If a node is out of reach after the decision, the load fails and names the node, and `repair`
+/// fails as well. As soon as the node is back, `repair` commits its rows.
 #[test]
 fn a_node_out_of_reach_after_the_decision_is_told_by_repair() {
     on_one_major(out_of_reach);
 }
 
-/// With `--once` the same command finishes, whatever a load has left, and loads nothing twice.
+/// With `--once` and `--atomic`, the same command finishes whatever a load has left, and loads
+/// nothing twice.
 fn once(cluster: &mut Cluster) {
     let file = cluster.atomic();
     let run = |cluster: &Cluster, file: &str| {
@@ -329,7 +347,7 @@ fn once(cluster: &mut Cluster) {
     assert!(summary["notes"].to_string().contains("committed, as the load was"), "{summary}");
     assert_eq!(cluster.left(), ALL);
 
-    // Killed at random moments, and started again.
+    // The load is killed at random moments and started again.
     cluster.empty();
     let rows: String = (0..ROWS).map(|i| format!("{i},other words\n")).collect();
     let other = cluster.world.file("other.csv", rows.as_bytes());
@@ -354,6 +372,8 @@ fn once(cluster: &mut Cluster) {
     assert!(said.contains("of node n1 is UNLOGGED"), "{said}");
 }
 
+/// With `--once` and `--atomic`, the same command finishes a load that lost a node or was killed.
+/// It loads nothing twice.
 #[test]
 fn once_on_nodes_is_finished_by_the_same_command_and_loads_nothing_twice() {
     on_one_major(once);
@@ -369,7 +389,7 @@ fn killed_at_random(cluster: &mut Cluster) {
         cluster.empty();
         let mut child = command(cluster, &file, None).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(whole * kill / kills + Duration::from_micros(u64::from(137 * kill)));
-        // It may have ended by itself.
+        // The load may have ended already.
         signal(child.id(), Signal::SIGKILL);
         child.wait().unwrap();
         cluster.world.repair();
@@ -378,6 +398,8 @@ fn killed_at_random(cluster: &mut Cluster) {
     }
 }
 
+/// A load with `--atomic` is killed at several moments. After `repair`, all rows are on the nodes
+/// or none.
 #[test]
 fn a_load_killed_at_any_moment_leaves_all_rows_or_none_after_repair() {
     on_one_major(killed_at_random);

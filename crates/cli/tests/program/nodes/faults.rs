@@ -1,6 +1,6 @@
-//! Nodes and coordinators that are killed, full or out of reach at each phase of a load: no row is
-//! lost, doubled or on the wrong node, and the same command, or `repair`, finishes. Each node is a
-//! server.
+//! Nodes and coordinators are killed, full or out of reach at each phase of a load. No row is lost,
+//! duplicated or on the wrong node, and the same command, or `repair`, finishes the load. Each node
+//! is a separate server.
 
 use super::servers::{held, kill, on_servers, wait_for_end, Servers, ROWS};
 use crate::common::disk::SmallDisk;
@@ -10,7 +10,8 @@ use crate::common::{signal, Signal};
 const ONCE: &[&str] = &["--once"];
 const ATOMIC: &[&str] = &["--atomic"];
 
-/// A node that is down before the load, dies as it gets its rows, before or in its commit.
+/// A node is down before the load, or is killed while it receives its rows, before its commit or
+/// during it.
 fn nodes_killed(servers: &mut Servers) {
     let file = servers.file();
     assert_eq!(servers.run(&file, ONCE).loaded("nothing fails"), ROWS);
@@ -52,7 +53,7 @@ fn nodes_killed(servers: &mut Servers) {
         let third = servers.run(&file, ONCE);
         assert_eq!((third.loaded(&what), &third.summary["files_known"]), (0, &1.into()));
     }
-    // All of them: nothing is loaded, and nothing is said to be.
+    // All nodes are down: nothing is loaded, and the message says so.
     let file = servers.file();
     (0..3).for_each(|node| servers.kill(node, false));
     let ended = servers.run(&file, ONCE);
@@ -63,7 +64,7 @@ fn nodes_killed(servers: &mut Servers) {
     servers.has_all("all were down");
 }
 
-/// The acknowledgement of a commit, the loader and the coordinator are lost.
+/// The acknowledgement of a commit is lost, or the loader or the coordinator is killed.
 fn others_lost(servers: &mut Servers) {
     let file = servers.file();
     servers.run(&file, ONCE).loaded("nothing fails");
@@ -97,7 +98,7 @@ fn others_lost(servers: &mut Servers) {
         servers.has_all(statement);
     }
 
-    // The record on the coordinator comes after the commits of the nodes.
+    // The coordinator records the load after the commits of the nodes.
     for fate in [Fate::Hold, Fate::CutBefore, Fate::CutAfter] {
         let file = servers.file();
         let proxy = Proxy::start(&servers.coordinator, "COMMIT\0", 1, fate, false);
@@ -123,7 +124,7 @@ fn others_lost(servers: &mut Servers) {
     servers.has_all("at the end");
 }
 
-/// Several loads, and a full node.
+/// Several loads run at the same time, and a node has a full disk.
 fn beside_each_other(servers: &mut Servers) {
     let (one, two) = (servers.file(), servers.more());
     servers.expect(&two);
@@ -151,9 +152,10 @@ fn beside_each_other(servers: &mut Servers) {
     }
 }
 
-/// Content that is not what a node has, and another way to load it.
+/// A node lacks its slice of a file. The slice is loaded even if the file was renamed, but not if
+/// the file, the options or the bound of the partition have changed.
 fn recognised(servers: &mut Servers) {
-    // The file is another one, has another name, was loaded with other options, is forgotten.
+    // The file has changed, was loaded with other options, is renamed, or is forgotten.
     let file = servers.file();
     servers.kill(1, false);
     servers.run(&file, ONCE).left_open(5, &["n1"], "down");
@@ -189,7 +191,7 @@ fn recognised(servers: &mut Servers) {
     assert_eq!(servers.run(&moved, ONCE).loaded("forgotten"), ROWS);
     servers.has_all("forgotten");
 
-    // What a node has is not loaded by a load with `--atomic` either.
+    // A load with `--atomic` does not load again what a node has.
     let file = servers.file();
     servers.kill(2, false);
     servers.run(&file, ONCE).left_open(5, &["n2"], "down");
@@ -198,7 +200,7 @@ fn recognised(servers: &mut Servers) {
     servers.has_all("both ways");
     assert_eq!(servers.run(&file, ONCE).loaded("both ways"), 0);
 
-    // A bound that has changed would send rows elsewhere.
+    // With a different bound of the partition, rows would go to another node.
     let file = servers.file();
     servers.kill(1, false);
     servers.run(&file, ONCE).left_open(5, &["n1"], "down");
@@ -214,6 +216,8 @@ fn recognised(servers: &mut Servers) {
     servers.has_all_but(&[1], "another bound");
 }
 
+/// With `--once`, a node, the loader or the coordinator dies at any phase of a load. The same
+/// command then loads exactly the missing rows.
 #[test]
 fn a_node_a_loader_or_a_coordinator_that_dies_at_any_phase_is_finished_by_the_same_command() {
     on_servers(|servers| {
@@ -222,7 +226,7 @@ fn a_node_a_loader_or_a_coordinator_that_dies_at_any_phase_is_finished_by_the_sa
     });
 }
 
-/// The same with `--atomic`: all or nothing, and `repair` ends what is prepared.
+/// With `--atomic`, all rows are loaded or none, and `repair` ends what is prepared.
 fn atomic(servers: &mut Servers) {
     let file = servers.file();
     servers.run(&file, ATOMIC).loaded("nothing fails");
@@ -250,7 +254,7 @@ fn atomic(servers: &mut Servers) {
         assert_eq!(said.contains("committed, as the load was"), committed, "{what}: {said}");
         servers.has_all_but(if committed { &[] } else { &[0, 1, 2] }, &what);
     }
-    // The coordinator dies between the last PREPARE and its COMMIT, which is the decision.
+    // The coordinator dies between the last PREPARE and its own COMMIT, which is the decision.
     for loader_too in [false, true] {
         let what = format!("the coordinator is killed, the loader too: {loader_too}");
         let file = servers.file();
@@ -272,6 +276,10 @@ fn atomic(servers: &mut Servers) {
     }
 }
 
+/// With `--atomic`, if a node or the coordinator dies, all rows are loaded or none after `repair`.
+/// With `--once`, a slice that a node lacks is loaded even if the file was renamed, and is refused
+/// if the file or the bound of the partition has changed. Several loads at the same time and a full
+/// node lose and duplicate no row.
 #[test]
 fn slices_are_known_by_content_and_with_atomic_nothing_stays_of_a_node_that_dies() {
     on_servers(|servers| {

@@ -1,11 +1,12 @@
-//! What is refused since the coordinator would refuse it, or since two nodes or tables are the same.
+//! Loads that are refused because the coordinator would refuse them, or because two nodes or tables
+//! are the same.
 
 use super::{on_one_major, refuse, Cluster, HASH};
 use std::process::Command;
 
 const NODES: [&str; 4] = ["--table", "t", "--route", "nodes"];
 
-/// A third server, for the database of the first node or for the coordinator's own.
+/// A third server is the database of the first node or of the coordinator.
 fn shared(cluster: &mut Cluster) {
     let host = cluster.world.server.socket_dir().to_str().unwrap().to_owned();
     cluster.world.sql(&format!(
@@ -46,7 +47,7 @@ fn shared(cluster: &mut Cluster) {
     }
 }
 
-/// Two partitions that are one table of a node.
+/// Two partitions are the same table of a node.
 fn one_table(cluster: &mut Cluster) {
     cluster.twins("a int, b text", "HASH (a)", &HASH);
     cluster.world.sql("ALTER FOREIGN TABLE t_2 OPTIONS (table_name 't_0')");
@@ -59,6 +60,8 @@ fn one_table(cluster: &mut Cluster) {
     assert_eq!(cluster.node(0, count), cluster.node(0, "SELECT count(*) FROM t_0"));
 }
 
+/// If two servers are the same database, or two partitions the same table, options with which the
+/// load would wait for itself are refused. Other loads work.
 #[test]
 fn servers_and_tables_that_are_the_same_are_refused_where_the_load_would_wait_for_itself() {
     on_one_major(|cluster| {
@@ -115,6 +118,8 @@ fn of_the_coordinator(cluster: &mut Cluster) {
     assert_eq!(cluster.world.sql("SELECT count(*) FROM t"), "4");
 }
 
+/// A foreign table that is not updatable or not truncatable is refused, as the coordinator would,
+/// and so is `--truncate` for a role without the TRUNCATE privilege.
 #[test]
 fn what_the_coordinator_would_not_write_to_or_truncate_is_refused() {
     on_one_major(of_the_coordinator);

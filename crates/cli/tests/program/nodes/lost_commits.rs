@@ -1,10 +1,12 @@
-//! The acknowledgement of a node's COMMIT is lost, and the server that answers then lacks the transaction.
+//! The acknowledgement of a node's COMMIT is lost, and the server that answers afterwards does not
+//! have the transaction.
 
 use super::servers::{on_servers, ROWS};
 use crate::common::proxy::{Fate, Proxy};
 
-/// As on a standby that lagged, where another transaction has the number: on the node, the transaction is
-/// committed, and neither rows nor record are there.
+/// A node reports a transaction as committed but has neither its rows nor its record, as a standby
+/// that lagged may if another transaction has the same number. The load leaves the node open, and
+/// the same command loads its rows.
 #[test]
 fn a_node_without_the_record_has_not_committed() {
     on_servers(|servers| {

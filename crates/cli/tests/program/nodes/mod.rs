@@ -1,6 +1,6 @@
-//! Rows that go straight to the servers that hold the partitions: the same rows on the same nodes
-//! as by stock COPY through the coordinator. The nodes are databases of one server; in `faults` and
-//! `network`, each is a server.
+//! `--route nodes` sends rows straight to the servers that have the partitions. The same rows are
+//! on the same nodes as after stock COPY through the coordinator. The nodes are databases of one
+//! server; in `faults` and `network`, each is a separate server.
 
 mod atomic;
 mod faults;
@@ -22,7 +22,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// `None` where the server comes without `postgres_fdw`.
+    /// Returns `None` if the server has no `postgres_fdw`.
     fn new(installation: &Installation) -> Option<Cluster> {
         let mut world = World::new(installation);
         if world.conn.exec("CREATE EXTENSION postgres_fdw").is_err() {
@@ -48,7 +48,7 @@ impl Cluster {
         ["n0", "n1"].map(|name| Conn::open(&world.server.url(name)).unwrap())
     }
 
-    /// Connects again, after the server was stopped.
+    /// Connects again after the server was stopped.
     fn connect(&mut self) {
         self.nodes = Cluster::nodes_of(&self.world);
     }
@@ -58,7 +58,8 @@ impl Cluster {
         rows.first().and_then(|row| row.first()?.clone()).unwrap_or_default()
     }
 
-    /// The tables `t` and `s` of these columns; leaves by name suffix, bound and node.
+    /// Creates the tables `t` and `s` with these columns. `leaves` has the name suffix, bound and
+    /// node of each partition.
     fn twins(&mut self, columns: &str, by: &str, leaves: &[(&str, &str, usize)]) {
         for name in ["t", "s"] {
             self.world.sql(&format!("DROP TABLE IF EXISTS {name} CASCADE"));
@@ -76,7 +77,8 @@ impl Cluster {
         }
     }
 
-    /// Loads straight to the nodes, and by stock COPY through the coordinator into the other table.
+    /// Loads straight to the nodes, and by stock COPY through the coordinator into the other table;
+    /// compares both.
     fn load(&mut self, rows: &str) -> serde_json::Value {
         self.world.stock("COPY s FROM STDIN CSV", rows.as_bytes()).unwrap();
         let summary = self.straight(rows).unwrap();
@@ -92,7 +94,7 @@ impl Cluster {
         self.world.load(&[&file, "--table", "t", "--route", "nodes"])
     }
 
-    /// A load that fails with these words, and leaves no row.
+    /// Runs a load that must fail with these words and leave no row.
     fn fails(&mut self, rows: &str, words: &[&str]) {
         let said = self.straight(rows).unwrap_err();
         assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
@@ -106,7 +108,7 @@ impl Cluster {
     }
 }
 
-/// On the first version that has `postgres_fdw`.
+/// Runs the test on the first major version that has `postgres_fdw`.
 fn on_one_major(test: impl Fn(&mut Cluster)) {
     if let Some(mut cluster) = each_major().iter().find_map(Cluster::new) {
         test(&mut cluster);
@@ -119,8 +121,8 @@ const HASH: [(&str, &str, usize); 3] = [
     ("2", "FOR VALUES WITH (MODULUS 4, REMAINDER 2)", 0),
 ];
 
-/// By hash, range and list; several leaves on a node, NULLs, a DEFAULT partition, columns of
-/// another order and another name on the node.
+/// Partitions by hash, range and list, several on a node, NULLs, a DEFAULT partition, and columns
+/// that have another order and name on the node.
 fn same_rows_on_the_same_nodes(cluster: &mut Cluster) {
     let columns = "a bigint, b text, c timestamptz, d numeric";
     cluster.twins(columns, "HASH (a, b)", &HASH);
@@ -163,6 +165,9 @@ fn same_rows_on_the_same_nodes(cluster: &mut Cluster) {
     cluster.load(&rows);
 }
 
+/// With `--route nodes`, the same rows are in the same partitions as after stock COPY through the
+/// coordinator: by hash, range and list, with NULLs, a DEFAULT partition, and other orders and
+/// names of columns.
 #[test]
 fn the_nodes_have_the_rows_that_copy_through_the_coordinator_gives_them() {
     on_first_and_last_major(|installation| {
@@ -184,7 +189,7 @@ fn errors(cluster: &mut Cluster) {
     cluster.fails(&with("7,"), &["rows.csv, line 201", "column b", "NULL"]);
     cluster.fails(&with("7,x,y"), &["rows.csv, line 201"]);
     cluster.fails(&with("7,\"x"), &["rows.csv", "quote"]);
-    // What only the node can find.
+    // Errors that only the node can find.
     cluster.fails(&with("107,bad"), &["node n1", "rows.csv, line 201", "check constraint"]);
     cluster.node(1, "ALTER TABLE t_high ADD UNIQUE (a, b)");
     cluster.fails(&with("107,y"), &["node n1", "rows.csv, line 302", "duplicate key"]);
@@ -198,13 +203,15 @@ fn errors(cluster: &mut Cluster) {
     cluster.load(&good);
 }
 
+/// A bad record, or a row that a node refuses or discards, fails the load. The message gives the
+/// node and the line, and no row stays on any node.
 #[test]
 fn an_error_on_one_node_leaves_no_row_on_any() {
     on_one_major(errors);
 }
 
-/// A node refuses a row after more input than the loader remembers: a node with one partition, and
-/// one with several.
+/// A node refuses a row after more input than the loader keeps in memory. One node has one
+/// partition, the other several.
 fn late_errors(cluster: &mut Cluster) {
     let leaves = [
         ("x", "FOR VALUES IN ('x')", 1),
@@ -224,6 +231,8 @@ fn late_errors(cluster: &mut Cluster) {
     cluster.load(&good);
 }
 
+/// If a node refuses a row after more input than the loader keeps in memory, the message still
+/// gives the node and the line.
 #[test]
 fn an_error_after_many_rows_has_its_place() {
     on_one_major(late_errors);
@@ -264,12 +273,12 @@ fn differences(cluster: &mut Cluster) {
         .world
         .sql("ALTER USER MAPPING FOR CURRENT_USER SERVER n1 OPTIONS (SET user 'postgres')");
     cluster.load(row);
-    // A node that is down, and one that nobody says how to reach.
+    // A node that is down; at the end, one without a host.
     cluster.node(0, "TRUNCATE t_0, t_2");
     cluster.node(1, "TRUNCATE t_1");
     cluster.world.sql("ALTER SERVER n1 OPTIONS (SET port '5499')");
     cluster.fails("1,x\n2,x\n3,x\n4,x\n", &["node n1", "connect"]);
-    // The user knows better than the catalog.
+    // `--node` takes precedence over the catalog.
     let file = cluster.world.file("rows.csv", b"1,x\n2,x\n3,x\n4,x\n");
     let nodes = ["--table", "t", "--route", "nodes"];
     let n1 = cluster.world.server.url("n1");
@@ -298,12 +307,14 @@ fn differences(cluster: &mut Cluster) {
     cluster.fails(row, &["node n1", "host"]);
 }
 
+/// If a table on a node differs from its partition, or the node cannot be reached, the load fails
+/// before the first row. `--node` overrides how a node is reached, but must not contain a password.
 #[test]
 fn a_node_that_differs_from_its_partition_is_found_before_the_first_row() {
     on_one_major(differences);
 }
 
-/// Options that nodes do not support, and words of the hint.
+/// Options that nodes do not support, how the message names them, and words of the hint.
 const NOT_ON_NODES: [(&[&str], &str, &str); 13] = [
     (
         &["--once", "--on-error", "reject", "--reject-file", "x"],
@@ -324,7 +335,7 @@ const NOT_ON_NODES: [(&[&str], &str, &str); 13] = [
     (&["--method", "copy-csv"], "--method copy-csv", "copy-binary"),
 ];
 
-/// `plan` and `load` refuse with the same words and a hint, and no row comes to a node.
+/// `plan` and `load` refuse with the same words and a hint, and no row reaches a node.
 fn refuse(cluster: &mut Cluster, arguments: &[&str], code: i32, words: &[&str]) {
     for command in ["plan", "load"] {
         let output = cluster.world.run(&[&[command], arguments].concat());
@@ -343,7 +354,7 @@ fn refused(cluster: &mut Cluster) {
     let guide = include_str!("../../../../../docs/guide/nodes.md");
     let guide = guide.split("## Not yet").nth(1).unwrap();
     for (more, option, hint) in NOT_ON_NODES {
-        // Before the file is opened, or the server is asked.
+        // The options are refused before the file is opened or the server is asked.
         let all = [&["none.csv"], &nodes[..], more].concat();
         let said = format!("--route nodes does not support {option}");
         refuse(cluster, &all, 2, &[&said, hint]);
@@ -361,7 +372,7 @@ fn refused(cluster: &mut Cluster) {
     of_tables(cluster, &file);
 }
 
-/// What the tables are is known when the plan is made.
+/// Tables that cannot be loaded are refused when the plan is made.
 fn of_tables(cluster: &mut Cluster, file: &str) {
     let nodes = [file, "--table", "t", "--route", "nodes"];
     cluster.world.sql("CREATE TABLE plain (a int, b text)");
@@ -395,7 +406,7 @@ fn of_tables(cluster: &mut Cluster, file: &str) {
     refuse(cluster, &nodes, 1, &["--route nodes cannot load"]);
 }
 
-/// The rows that were there go in the transactions of those that come.
+/// With `--truncate`, old rows are deleted in the same transactions that load new ones.
 fn truncated(cluster: &mut Cluster) {
     cluster.twins("a int, b text", "HASH (a)", &HASH);
     cluster.load("1,x\n2,x\n3,x\n4,x\n");
@@ -420,11 +431,15 @@ fn truncated(cluster: &mut Cluster) {
     assert_eq!(cluster.world.sql("SELECT count(*) FROM t"), "5");
 }
 
+/// `--truncate` empties the table on its nodes, in the transactions of the load. If the load fails
+/// or has no row, the old rows stay.
 #[test]
 fn a_truncated_table_is_emptied_on_its_nodes() {
     on_one_major(truncated);
 }
 
+/// Options and tables that `--route nodes` does not support are refused with a hint by `plan` and
+/// `load`, before anything is touched. The guide lists each of these options.
 #[test]
 fn what_nodes_cannot_do_is_refused_before_anything_is_touched() {
     on_one_major(refused);
@@ -461,6 +476,7 @@ fn guide(cluster: &mut Cluster) {
     assert_eq!(cluster.world.sql("SELECT sum(score) FROM votes"), "12");
 }
 
+/// Every example of docs/guide/nodes.md runs as it is.
 #[test]
 fn the_examples_of_the_guide_about_nodes_run() {
     on_one_major(guide);

@@ -1,5 +1,5 @@
-//! The network between the loader and a node is cut: the loader is in a network namespace, and one of
-//! its two links goes down.
+//! The network between the loader and a node is cut. The loader runs in a network namespace, and
+//! one of its two links goes down.
 
 use super::servers::{held, on_servers, wait_for_end, Servers, ROWS};
 use crate::common::left_out;
@@ -52,7 +52,7 @@ impl Network {
         format!("pgs{}l{link}", std::process::id())
     }
 
-    /// The address of this side.
+    /// The address on this side of the link.
     fn host(&self, link: usize) -> String {
         format!("10.{}.{link}.1", self.subnet)
     }
@@ -61,7 +61,7 @@ impl Network {
         assert!(ip(&["link", "set", &self.link(link), state]));
     }
 
-    /// A command that runs on the other side.
+    /// The program, run on the other side.
     fn command(&self) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, env!("CARGO_BIN_EXE_pgsluice")]);
@@ -84,7 +84,7 @@ fn ip(arguments: &[&str]) -> bool {
     ended.is_ok_and(|status| status.success())
 }
 
-/// Everything by the first link but node n1, which is at the end of the second one.
+/// Node `n1` is reached over the second link, all else over the first one.
 fn cut(servers: &mut Servers, network: &Network) {
     let never = "no statement begins so";
     let proxies: Vec<Proxy> = [&servers.coordinator, &servers.nodes[0], &servers.nodes[2]]
@@ -93,7 +93,8 @@ fn cut(servers: &mut Servers, network: &Network) {
         .collect();
     servers.through(0, &proxies[1]);
     servers.through(2, &proxies[2]);
-    // What is cut for a moment is not given up, however long the moment is on a busy machine.
+    // With these settings, a short cut does not end the connection, even if it lasts longer on a
+    // busy machine.
     servers.coordinator.sql(
         "ALTER SERVER n1 OPTIONS (ADD keepalives_idle '1', ADD keepalives_interval '1',
            ADD keepalives_count '100', ADD tcp_user_timeout '100000', ADD connect_timeout '60')",
@@ -128,7 +129,7 @@ fn cut(servers: &mut Servers, network: &Network) {
         let ended = servers.wait(load);
         network.set(1, "up");
         servers.directly(1);
-        // As the node does by its keepalives: until then its session holds locks.
+        // The node would do this by its keepalives. Until then, its session holds locks.
         servers.nodes[1].sql(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
              WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
@@ -151,6 +152,8 @@ fn cut(servers: &mut Servers, network: &Network) {
     }
 }
 
+/// If the network to a node is cut for a moment, the load only takes longer. If it is cut for good,
+/// the node is left open, and the same command, or `repair`, finishes the load.
 #[test]
 fn a_network_that_is_cut_delays_a_load_or_leaves_a_node_open() {
     if let Some(network) = Network::new() {

@@ -1,5 +1,6 @@
-//! What nodes have recorded of files: it survives a crash of the node, is never taken for nothing, and
-//! is not that of other files with the same records.
+//! The records that nodes have of files survive a crash of the node. A record that cannot be
+//! trusted is an error, and files with the same records but different headers or names are
+//! distinguished.
 
 use super::servers::{on_servers, Servers, ROWS};
 use super::{on_one_major, Cluster, HASH};
@@ -7,7 +8,7 @@ use super::{on_one_major, Cluster, HASH};
 const ONCE: &[&str] = &["--once"];
 const BOTH: &[&str] = &["--once", "--atomic"];
 
-/// A node whose role does not wait for the disk; its WAL is written at other occasions only.
+/// A node whose role does not wait for the disk. Its WAL is written only on other occasions.
 fn unflushed(servers: &mut Servers) {
     servers.nodes[1].sql("ALTER ROLE postgres SET synchronous_commit = off");
     servers.nodes[1].restart_with(&[("wal_writer_delay", "10s")]);
@@ -32,13 +33,15 @@ fn unflushed(servers: &mut Servers) {
     }
 }
 
+/// Even with synchronous_commit = off for the node's role, what a load or `loads forget` has
+/// recorded on the node survives a crash.
 #[test]
 fn a_node_that_does_not_wait_for_its_disk_keeps_what_it_has_recorded() {
     on_servers(unflushed);
 }
 
 impl Cluster {
-    /// A load of the table `t` that fails with these words and a hint, and adds no row.
+    /// Runs a load of the table `t` that must fail with these words and a hint, and add no row.
     fn refuses(&mut self, file: &str, more: &[&str], words: &[&str]) {
         let before = self.world.sql("SELECT count(*) FROM t");
         let said = self.load_nodes(file, more).unwrap_err();
@@ -57,7 +60,7 @@ impl Cluster {
         assert_eq!(summary["loaded"], rows, "{summary}");
     }
 
-    /// The coordinator has lost its record, as if it had died before that.
+    /// Removes the coordinator's record, as if it had died before writing it.
     fn open_again(&mut self) {
         self.world.sql("DELETE FROM pgsluice_loads.sources");
     }
@@ -95,12 +98,14 @@ fn of_others(cluster: &mut Cluster) {
     cluster.loads(&file, ONCE, 100);
 }
 
+/// If the schema of a node's ledger belongs to another role, loads and `loads forget` fail. They do
+/// not take the file for a new one.
 #[test]
 fn slices_that_cannot_be_trusted_are_an_error_and_no_reason_to_load_rows_again() {
     on_one_major(of_others);
 }
 
-/// Files whose records have the same bytes, and mean other rows or have another form.
+/// Files whose records have the same bytes, but a different header or name.
 fn same_records(cluster: &mut Cluster) {
     cluster.twins("a int, b int", "HASH (a)", &HASH);
     let rows: String = (0..100).map(|i| format!("{i},{}\n", i + 1)).collect();
@@ -128,6 +133,8 @@ fn same_records(cluster: &mut Cluster) {
     assert_eq!(cluster.world.sql("SELECT count(*) FROM t WHERE a >= 1000"), "4");
 }
 
+/// If two files or streams have the same records but a different header or name, the second is
+/// refused without `--atomic`. With it, it is loaded as a separate file.
 #[test]
 fn files_with_the_same_records_and_other_headers_are_distinguished() {
     on_one_major(same_records);
@@ -146,7 +153,7 @@ fn grown(cluster: &mut Cluster) {
     }
     cluster.world.stock("COPY s FROM STDIN CSV", rows(0..300).as_bytes()).unwrap();
     assert_eq!(cluster.world.difference("s", "t"), "");
-    // Not all nodes have what it was before.
+    // Now not all nodes are known to have the file as it was before.
     cluster.open_again();
     cluster.refuses(&file, &append, &["has grown before all nodes had it", "loads forget"]);
     cluster.refuses(&file, ONCE, &["has grown before all nodes had it", "loads forget"]);
@@ -156,6 +163,8 @@ fn grown(cluster: &mut Cluster) {
     cluster.refuses(&file, &append, &["has changed since it was loaded"]);
 }
 
+/// With `--once`, `--atomic` and `--on-change append`, only what was added to a file is loaded. If
+/// not all nodes had the file before, the load is refused.
 #[test]
 fn what_was_added_to_a_file_is_loaded_on_all_nodes_or_none() {
     on_one_major(grown);

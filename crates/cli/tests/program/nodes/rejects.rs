@@ -1,5 +1,5 @@
-//! Rejects of rows that go straight to nodes: the same records, places and reasons as on a
-//! partitioned table without nodes, and the same rows as by stock COPY of the good records.
+//! Rejects with `--route nodes`: the same records, positions and reasons as on a partitioned table
+//! without nodes, and the same rows as by stock COPY of the good records.
 
 use super::servers::{held, kill, on_servers, Servers};
 use super::{on_one_major, Cluster};
@@ -16,7 +16,7 @@ const LEAVES: [(&str, &str, usize); 2] = [
     ("high", "FOR VALUES FROM (100000) TO (200000)", 1),
 ];
 
-/// What makes the tables refuse more than their types do; the leaf's own.
+/// Constraints and a trigger of each leaf, which make it refuse more than its types do.
 const MORE: [&str; 2] = [
     "CREATE TABLE IF NOT EXISTS ref (e int PRIMARY KEY); INSERT INTO ref VALUES (1) ON CONFLICT DO NOTHING;
      ALTER TABLE LEAF ADD CONSTRAINT e_refers FOREIGN KEY (e) REFERENCES ref",
@@ -26,7 +26,7 @@ const MORE: [&str; 2] = [
      CREATE TRIGGER choosy BEFORE INSERT ON LEAF FOR EACH ROW EXECUTE FUNCTION choosy()",
 ];
 
-/// Records that some server refuses, each for another reason.
+/// Records that some server refuses, each for a different reason.
 const BAD: [&[u8]; 14] = [
     b"seven,x,,,1",
     b"300000,x,,,1",
@@ -41,11 +41,12 @@ const BAD: [&[u8]; 14] = [
     b"99999999999,x,,,1",
     b"8,\"two\nlines\",,,2",
     b"100007,trigger,,,1",
-    // There is one with this key before it.
+    // An earlier record has this key.
     b"100000,again,,,1",
 ];
 
-/// Good records and bad ones between them. One of a hundred has a value that only a server reads.
+/// Good records with bad ones between them. One record of a hundred has a value that only a server
+/// reads.
 fn mixed(count: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for i in 0..count {
@@ -61,7 +62,8 @@ fn mixed(count: usize) -> Vec<u8> {
 }
 
 impl Cluster {
-    /// The table `t` on nodes, and `s` and `g` like it, with all partitions on the coordinator.
+    /// Creates the table `t` on nodes, and `s` and `g` like it with all partitions on the
+    /// coordinator.
     fn judged(&mut self) {
         self.twins(COLUMNS, "RANGE (a)", &LEAVES);
         for name in ["s", "g"] {
@@ -100,7 +102,7 @@ fn kept(path: &str) -> Vec<(Vec<u8>, Value)> {
     all
 }
 
-/// Removes a reject file and its reasons; gives the path.
+/// Removes a reject file and its reasons; returns the path.
 fn fresh(cluster: &Cluster, name: &str) -> String {
     let path = cluster.world.path(name);
     for old in [path.clone(), format!("{path}.jsonl")] {
@@ -115,7 +117,8 @@ fn rejecting<'a>(file: &'a str, table: &'a str, rejects: &'a str) -> Vec<&'a str
     [&to[..], &limit].concat()
 }
 
-/// As on a table without nodes, and as stock COPY of the good records.
+/// Checks that a load to nodes gives the same rejects as a load without nodes, and the same rows as
+/// stock COPY of the good records.
 fn same_rejects(cluster: &mut Cluster, bytes: &[u8], more: &[&str]) -> Vec<(Vec<u8>, Value)> {
     cluster.judged();
     let file = cluster.world.file("mixed.csv", bytes);
@@ -151,7 +154,7 @@ fn same_rejects(cluster: &mut Cluster, bytes: &[u8], more: &[&str]) -> Vec<(Vec<
 }
 
 fn as_without_nodes(cluster: &mut Cluster) {
-    // A record of each kind by itself, between good ones.
+    // One bad record of each kind, between good ones.
     for bad in BAD {
         let good = b"100000,x,,,1\n1,x,2024-01-02,abc,1\n";
         let bytes = [&good[..], bad, b"\n2,y,,,\n"].concat();
@@ -172,6 +175,8 @@ fn as_without_nodes(cluster: &mut Cluster) {
     assert_eq!(cluster.world.sql("SELECT count(*) FROM pgsluice_loads.reject_files"), "0");
 }
 
+/// With `--route nodes`, the rejects are those of a load without nodes, and the rows those of stock
+/// COPY of the good records. No row of the ledger is left over.
 #[test]
 fn rejects_of_nodes_are_those_of_a_table_without_nodes() {
     on_first_and_last_major(|installation| {
@@ -194,7 +199,7 @@ fn limits(cluster: &mut Cluster) {
         assert!(kept(&rejects).len() > 50, "{said}");
         assert_eq!(cluster.world.sql("SELECT count(*) FROM t"), "0", "{said}");
     }
-    // What is not a record's own fault ends the load.
+    // An error that is not the fault of a record ends the load.
     fresh(cluster, "limit.bad");
     cluster.node(
         1,
@@ -206,18 +211,21 @@ fn limits(cluster: &mut Cluster) {
     assert!(said.contains("node n1") && said.contains("took 0 of 1 rows"), "{said}");
     assert_eq!(cluster.world.sql("SELECT count(*) FROM t"), "0");
     assert!(fs::metadata(&rejects).is_err(), "no record was rejected");
-    // The plan says what happens, and the nodes need nothing else.
+    // The plan says what happens.
     let said = cluster.world.run(&[&["plan", &few], &all[..]].concat());
     let said = String::from_utf8(said.stdout).unwrap();
     assert!(said.contains("each COPY to a node is within a savepoint"), "{said}");
 }
 
+/// If rejects exceed `--reject-limit`, the load fails and no node keeps a row. An error that is not
+/// the fault of a record is not rejected, but ends the load.
 #[test]
 fn too_many_rejects_of_nodes_leave_no_row() {
     on_one_major(limits);
 }
 
-/// Records that the coordinator refuses, and some that a node does.
+/// Writes a file in which the coordinator refuses some records and a node refuses others; returns
+/// its path and the bad records.
 fn some_bad(servers: &mut Servers) -> (String, Vec<String>) {
     let file = servers.file();
     let good = fs::read_to_string(&file).unwrap();
@@ -235,7 +243,7 @@ fn some_bad(servers: &mut Servers) -> (String, Vec<String>) {
     (file, bad)
 }
 
-/// All rows on the nodes, and exactly the bad records in the reject file.
+/// All rows are on the nodes, and the reject file has exactly the bad records.
 fn exact(servers: &mut Servers, rejects: &str, bad: &[String], what: &str) {
     servers.has_all(what);
     let mut records: Vec<String> =
@@ -262,7 +270,7 @@ fn killed(servers: &mut Servers) {
     let (file, bad) = some_bad(servers);
     assert_eq!(servers.run(&file, &all).code, Some(3));
     exact(servers, &rejects, &bad, "nothing fails");
-    // What is committed then, on all nodes and in the ledger.
+    // Whether the load is committed at this statement, on all nodes and in the ledger.
     for (statement, committed) in [
         ("COPY ", false),
         ("SET CONSTRAINTS", false),
@@ -307,6 +315,8 @@ fn killed(servers: &mut Servers) {
     exact(servers, &rejects, &bad, "the coordinator is killed");
 }
 
+/// With `--once` and `--atomic`, a node, the loader or the coordinator is killed at some step.
+/// After the same command, all rows are loaded and the reject file has exactly the bad records.
 #[test]
 fn rejects_of_nodes_are_exact_whoever_dies() {
     on_servers(killed);

@@ -10,10 +10,10 @@ use std::process::{Child, Command, Output, Stdio};
 
 pub const NODES: usize = 3;
 
-/// The leaves of the tables `t` and `s`: remainders of 4, and the node of each.
+/// The partitions of the tables `t` and `s`, one for each remainder of 4, and the node of each.
 const LEAVES: [usize; 4] = [0, 1, 0, 2];
 
-/// Rows of a file.
+/// The number of rows in a file.
 pub const ROWS: usize = 12_000;
 
 pub struct Servers {
@@ -58,13 +58,13 @@ impl Servers {
         Some(servers)
     }
 
-    /// The loader connects to the node itself.
+    /// From now on, the loader connects directly to the node.
     pub fn directly(&mut self, node: usize) {
         let host = self.nodes[node].server.socket_dir().to_str().unwrap().to_owned();
         self.reached_at(node, &host, 5432);
     }
 
-    /// The loader connects to the node by a proxy.
+    /// From now on, the loader connects to the node through a proxy.
     pub fn through(&mut self, node: usize, proxy: &Proxy) {
         self.reached_at(node, &proxy.host(), proxy.port());
     }
@@ -74,7 +74,8 @@ impl Servers {
             .sql(&format!("ALTER SERVER n{node} OPTIONS (SET host '{host}', SET port '{port}')"));
     }
 
-    /// A file that no load has seen, and empty tables; the table `s` has its rows by stock COPY.
+    /// Creates a file that no load has seen, empties the tables, and loads the file into `s` by
+    /// stock COPY.
     pub fn file(&mut self) -> String {
         let file = self.more();
         for name in ["t", "s"] {
@@ -86,7 +87,7 @@ impl Servers {
         file
     }
 
-    /// A file that no load has seen.
+    /// Creates a file that no load has seen.
     pub fn more(&mut self) -> String {
         self.files += 1;
         let number = self.files;
@@ -100,8 +101,8 @@ impl Servers {
         self.coordinator.stock("COPY s FROM STDIN CSV", &rows).unwrap();
     }
 
-    /// The rows of `t` are those of `s`, on the same nodes; those nodes are open that are named. No
-    /// transaction is prepared.
+    /// Checks that `t` has the rows of `s` on the same nodes, but none on the nodes that are
+    /// `open`, and that no transaction is prepared.
     pub fn has_all_but(&mut self, open: &[usize], what: &str) {
         for (leaf, node) in LEAVES.into_iter().enumerate() {
             let world = &mut self.nodes[node];
@@ -120,13 +121,13 @@ impl Servers {
         self.has_all_but(&[], what);
     }
 
-    /// Transactions that are prepared on the nodes.
+    /// The number of transactions that are prepared on the nodes.
     pub fn prepared(&mut self) -> usize {
         let count = |node: &mut World| node.sql("SELECT count(*) FROM pg_prepared_xacts");
         self.nodes.iter_mut().map(|node| count(node).parse::<usize>().unwrap()).sum()
     }
 
-    /// Ends a node's server as a crash or an immediate shutdown does.
+    /// Kills a node's server, or shuts it down in immediate mode.
     pub fn kill(&mut self, node: usize, at_once: bool) {
         kill(&mut self.nodes[node], at_once);
     }
@@ -150,7 +151,7 @@ impl Servers {
         self.load(&url, file, more).spawn().unwrap()
     }
 
-    /// Runs a load; what became of it.
+    /// Runs a load; returns its outcome.
     pub fn run(&self, file: &str, more: &[&str]) -> Ended {
         self.ended(self.start(file, more).wait_with_output().unwrap())
     }
@@ -169,7 +170,7 @@ impl Servers {
     }
 }
 
-/// Ends a server as a crash or an immediate shutdown does.
+/// Kills a server, or shuts it down in immediate mode.
 pub fn kill(world: &mut World, at_once: bool) {
     match at_once {
         true => world.server.kill9().unwrap(),
@@ -177,7 +178,7 @@ pub fn kill(world: &mut World, at_once: bool) {
     }
 }
 
-/// What became of a load.
+/// The outcome of a load.
 #[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,
@@ -186,7 +187,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// The load has left these nodes open.
+    /// Checks that the load has left these nodes open.
     pub fn left_open(&self, code: i32, open: &[&str], what: &str) {
         assert_eq!(self.code, Some(code), "{what}: {self:?}");
         let named = self.summary["error"]["open_nodes"].as_array().unwrap();
@@ -196,14 +197,14 @@ impl Ended {
         assert!(self.said.contains("the same command loads what is missing"), "{what}: {self:?}");
     }
 
-    /// The load has succeeded; its rows.
+    /// Checks that the load has succeeded; returns the number of its rows.
     pub fn loaded(&self, what: &str) -> usize {
         assert_eq!(self.code, Some(0), "{what}: {self:?}");
         self.summary["loaded"].as_u64().unwrap() as usize
     }
 }
 
-/// On the first version that has `postgres_fdw`.
+/// Runs the test on the first major version that has `postgres_fdw`.
 pub fn on_servers(test: impl Fn(&mut Servers)) {
     if let Some(mut servers) = each_major().iter().find_map(Servers::new) {
         test(&mut servers);
@@ -223,7 +224,7 @@ pub fn wait_for_end(world: &mut World) {
     );
 }
 
-/// Waits until the load has come to the proxy's statement.
+/// Waits until the load has reached the proxy's statement.
 pub fn held(proxy: &Proxy, load: &mut Child) {
     wait_until(
         || "the statement never came".into(),

@@ -1,5 +1,5 @@
-//! Loads that have lost the session with their claims, and loads of the same bytes under another name: all rows come
-//! once.
+//! Loads that have lost the session with their claims, and loads of the same bytes under another
+//! name. Each row is loaded once.
 
 use super::pieces::hold_up;
 use super::{counts, exact, lines, start, thrice, world};
@@ -12,8 +12,8 @@ fn end_claims(world: &mut World) {
     assert_eq!(world.sql(end), "1");
 }
 
-/// A load has committed nothing yet when it loses its claims and is held up. The next load, of a copy
-/// under another name, stops it.
+/// A load loses its claims and is suspended before it has committed anything. The next load, of a
+/// copy under another name, takes over, and the first one fails.
 #[test]
 fn a_load_that_lost_its_claims_is_stopped_by_that_of_a_copy() {
     let mut world = world();
@@ -40,8 +40,8 @@ fn a_load_that_lost_its_claims_is_stopped_by_that_of_a_copy() {
     }
 }
 
-/// A load loses its claims before it is registered, so that the load of a copy does not find it: it fails before
-/// its first row.
+/// A load loses its claims before it is registered, so the load of a copy does not find it. The
+/// first load fails before its first row.
 #[test]
 fn a_load_that_lost_its_claims_before_it_is_registered_fails() {
     let mut world = world();

@@ -1,4 +1,4 @@
-//! Files are recognised by what they hold.
+//! `--once` recognizes files by their content.
 
 use super::{counts, lines, thrice, world};
 use crate::common::World;
@@ -8,13 +8,15 @@ fn load(world: &World, more: &[&str]) -> Result<serde_json::Value, String> {
     world.load(&[more, &["--table", "t", "--once"]].concat())
 }
 
+/// A file is not loaded again if it has another name or modification time, or is named by a
+/// symbolic link.
 #[test]
 fn a_file_with_another_name_or_time_is_the_same() {
     let mut world = world();
     let bytes = lines(0, 60_000);
     let path = world.file("a.csv", &bytes);
     load(&world, &[&path]).unwrap();
-    // Another time.
+    // The modification time differs.
     fs::write(&path, &bytes).unwrap();
     assert_eq!(load(&world, &[&path]).unwrap()["loaded"], 0);
     let moved = world.path("moved.csv");
@@ -22,11 +24,11 @@ fn a_file_with_another_name_or_time_is_the_same() {
     let summary = load(&world, &[&moved]).unwrap();
     assert_eq!(summary["loaded"], 0);
     assert!(summary["notes"][1].as_str().unwrap().contains("same bytes"), "{summary}");
-    // Now it is known by that name, and at once.
+    // The file is now known by its new name, too.
     fs::write(&moved, b"").unwrap();
     let said = load(&world, &[&moved]).unwrap_err();
     assert!(said.contains("has changed since it was loaded"), "{said}");
-    // By a link it is the same file.
+    // Named by a symbolic link, it is the same file.
     fs::write(&moved, &bytes).unwrap();
     let link = world.path("link.csv");
     std::os::unix::fs::symlink(&moved, &link).unwrap();
@@ -34,11 +36,13 @@ fn a_file_with_another_name_or_time_is_the_same() {
     assert_eq!(counts(&mut world), thrice(60_000));
 }
 
+/// If files in one load have the same bytes, or a file is named twice, it is loaded once. Files
+/// that differ only in the middle are different files.
 #[test]
 fn copies_in_one_load_are_loaded_once() {
     let mut world = world();
     let bytes = lines(0, 60_000);
-    // The same ends and the same size, and other bytes in the middle.
+    // The same size, beginning and end, but another byte in the middle.
     let mut other = bytes.clone();
     let middle = other.len() / 2;
     let digit = middle + other[middle..].windows(2).position(|w| w == b"\n3").unwrap() + 1;
@@ -52,12 +56,14 @@ fn copies_in_one_load_are_loaded_once() {
     assert!(notes.contains("a.csv, and they are loaded once"), "{notes}");
     assert!(notes.contains("named twice"), "{notes}");
     assert_eq!(load(&world, &paths).unwrap()["loaded"], 0);
-    // The other content under another name.
+    // The content of c.csv under another name.
     let d = world.file("d.csv", &other);
     assert_eq!(load(&world, &[&d]).unwrap()["loaded"], 0);
     assert_eq!(world.sql("SELECT count(*) FROM t"), "120000");
 }
 
+/// A file whose bytes have changed since it was loaded is an error, which names the range. Nothing
+/// is loaded again.
 #[test]
 fn a_file_with_the_same_name_and_other_bytes_is_an_error() {
     let mut world = world();
@@ -86,6 +92,8 @@ fn a_file_with_the_same_name_and_other_bytes_is_an_error() {
     assert_eq!(counts(&mut world), thrice(60_000));
 }
 
+/// If a file was loaded with other options that matter, the load fails and names the option. After
+/// a failed load, the options may change.
 #[test]
 fn other_options_are_an_error() {
     let mut world = world();
@@ -104,7 +112,7 @@ fn other_options_are_an_error() {
         }
     }
     assert_eq!(load(&world, &[&path, "--method", "copy-text"]).unwrap()["loaded"], 0);
-    // What has failed can be tried with others.
+    // A file whose load failed can be loaded with other options.
     let other = world.file("other.csv", b"3;z\n");
     load(&world, &[&other]).unwrap_err();
     assert_eq!(load(&world, &[&other, "--delimiter", ";"]).unwrap()["loaded"], 1);
@@ -113,7 +121,7 @@ fn other_options_are_an_error() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "2");
 }
 
-/// An attempt that has failed does not hide that the content is loaded under another name.
+/// A failed load under one name does not hide that the same content was loaded under another.
 #[test]
 fn a_failed_attempt_hides_nothing() {
     let mut world = world();
@@ -126,7 +134,7 @@ fn a_failed_attempt_hides_nothing() {
     for _ in 0..2 {
         assert_eq!(load(&world, &[&a, &b]).unwrap()["loaded"], 0);
     }
-    // The same for one that is loaded in part, and was moved to the name.
+    // The same for a file that was loaded in part and then renamed.
     let bad = [&lines(60_000, 60_000)[..], b"x,y\n"].concat();
     let (c, d) = (world.file("c.csv", &bad), world.file("d.csv", b"x,y\n"));
     load(&world, &[&d]).unwrap_err();
@@ -140,7 +148,8 @@ fn a_failed_attempt_hides_nothing() {
     assert_eq!(counts(&mut world), thrice(120_000));
 }
 
-/// The table's history is that of the table, not of its name.
+/// The ledger belongs to the table, not to its name. A table that is created again has no loads,
+/// and a renamed one keeps its own.
 #[test]
 fn a_table_that_is_created_again_is_empty() {
     let mut world = world();
@@ -152,7 +161,8 @@ fn a_table_that_is_created_again_is_empty() {
     assert_eq!(load(&world, &[&path]).unwrap()["loaded"], 0);
 }
 
-/// Of a file that has grown, the rest is loaded; the beginning must be as it was.
+/// With `--on-change append`, only the new part of a file that has grown is loaded. Its beginning
+/// must be unchanged.
 #[test]
 fn a_file_that_grows_is_appended() {
     let mut world = world();
@@ -163,14 +173,14 @@ fn a_file_that_grows_is_appended() {
     fs::write(&path, [&head[..], &lines(0, 60_000)].concat()).unwrap();
     let summary = load(&world, &all).unwrap();
     assert_eq!((&summary["loaded"], &summary["records_known"]), (&59_900.into(), &100.into()));
-    // A bad record of the rest is named by its place in the file.
+    // A bad record in the new part is reported with its position in the whole file.
     fs::write(&path, [&head[..], &lines(0, 100_000), b"x,y\n"].concat()).unwrap();
     let said = load(&world, &all).unwrap_err();
     assert!(said.contains("line 100002, record 100001"), "{said}");
     let pieces = [&all[..], &["--commit-every", "256kB"]].concat();
     let said = load(&world, &pieces).unwrap_err();
     assert!(said.contains("line 100002, record 100001"), "{said}");
-    // The correction may have another length.
+    // The corrected record may have another length.
     fs::write(&path, [&head[..], &lines(0, 100_000), b"100000,corrected\n"].concat()).unwrap();
     load(&world, &all).unwrap();
     assert_eq!(counts(&mut world), thrice(100_001));
@@ -186,7 +196,8 @@ fn a_file_that_grows_is_appended() {
     assert_eq!(counts(&mut world), thrice(100_001));
 }
 
-/// A last line without an end is another record when bytes follow it.
+/// If bytes are added to a last line without a line end, its record has changed, and the load
+/// fails. Adding only the line end is not a change.
 #[test]
 fn a_last_line_that_grows_is_an_error() {
     let mut world = world();
@@ -198,7 +209,7 @@ fn a_last_line_that_grows_is_an_error() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "2");
     fs::write(&path, b"1,x\n2,y\r3,z\n").unwrap();
     load(&world, &[&path, "--on-change", "append"]).unwrap_err();
-    // An end for the line changes no record.
+    // A line end alone changes no record.
     fs::write(&path, b"1,x\n2,y\n3,z\n").unwrap();
     assert_eq!(load(&world, &[&path, "--on-change", "append"]).unwrap()["loaded"], 1);
     let all = "SELECT string_agg(a || b, ' ' ORDER BY a) FROM t";

@@ -1,5 +1,5 @@
-//! A bad record that is found after other lanes or machines have committed later ones: what can be done
-//! about it, and what doubles no row.
+//! A bad record is found after other lanes or machines have committed later ones. The tests show
+//! how to correct it, and that no row is loaded twice.
 
 use super::{counts, exact, lines, start, thrice, world};
 use crate::common::World;
@@ -25,7 +25,7 @@ const LANES: [&str; 6] = ["--header", "--commit-every", "64kB", "--method", "lan
 const SHARE: [&str; 6] = ["--header", "--commit-every", "64kB", "--share", "--lease", "5min"];
 
 /// Loads a file by lanes or machines. The first record waits until another lane or machine has
-/// committed something, so that a bad one that follows is found after that.
+/// committed something, so the bad record after it is found later than that.
 fn failed(options: &[&str]) -> Failed {
     let mut world = world();
     world.sql(
@@ -56,8 +56,9 @@ fn failed(options: &[&str]) -> Failed {
     Failed { world, path, bytes, at, rows, said }
 }
 
-/// The corrected record has another length: later ranges are not where they were. The error's hint
-/// says what works: everything else is loaded, and the bad record is in the reject file.
+/// If a correction changes the length of a record, later ranges move, and the load is refused. The
+/// hint says what works: with `--on-error reject`, all else is loaded, and the bad record is in the
+/// reject file.
 #[test]
 fn a_record_before_committed_ones_can_be_rejected() {
     for options in [&LANES, &SHARE] {
@@ -75,7 +76,7 @@ fn a_record_before_committed_ones_can_be_rejected() {
         assert!(said.contains("has changed since it was loaded") && said.contains(hint), "{said}");
         assert!(said.contains("pgsluice loads show "), "{said}");
         assert_eq!(world.sql("SELECT count(*) FROM t"), rows.to_string());
-        // As the hint says.
+        // Do what the hint says.
         fs::write(&path, &bytes).unwrap();
         let rejects = world.path("bad.csv");
         let alone: Vec<&str> = match options.contains(&"--share") {
@@ -88,14 +89,15 @@ fn a_record_before_committed_ones_can_be_rejected() {
         assert_eq!(fs::read_to_string(&rejects).unwrap(), "a,b\nx,\"some text, of line 7\"\n");
         assert_eq!(counts(&mut world), thrice(ROWS - 1));
         assert_eq!(world.load(&all).unwrap()["files_known"], 1);
-        // It is corrected there.
+        // Correct the record in the reject file and load that.
         fs::write(&rejects, "a,b\n70,\"some text, of line 7\"\n").unwrap();
         world.load(&[&rejects, "--table", "t", "--header", "--once"]).unwrap();
         assert_eq!(world.sql("SELECT count(*) FROM t"), ROWS.to_string());
     }
 }
 
-/// A correction that keeps the length works, wherever the record is, while a changed header is an error.
+/// A correction that keeps the length works, wherever the record is, while a changed header is an
+/// error.
 #[test]
 fn a_record_near_the_header_can_be_corrected() {
     for options in [&LANES, &SHARE] {

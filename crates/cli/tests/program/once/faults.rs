@@ -1,5 +1,5 @@
-//! Faults around a load: full disks, files that change, clocks that are wrong, transactions that
-//! others left. The next load with the same command loads each record once.
+//! Faults around a load: full disks, files that change, wrong clocks, prepared transactions that
+//! are left. Afterwards, the same command loads each record exactly once.
 
 use super::{counts, exact, lines, start, thrice, world};
 use crate::common::disk::SmallDisk;
@@ -19,7 +19,7 @@ fn rows(world: &mut World) -> usize {
     world.sql("SELECT count(*) FROM t").parse().unwrap()
 }
 
-/// Starts a load with `--commit-every`, and stops its process when something is committed.
+/// Starts a load with `--commit-every`, and stops its process as soon as something is committed.
 fn held_up(world: &mut World, path: &str) -> Child {
     world.sql("DROP SCHEMA IF EXISTS pgsluice_loads CASCADE; TRUNCATE t");
     let small = world.file("small.csv", b"-1,x\n");
@@ -31,14 +31,15 @@ fn held_up(world: &mut World, path: &str) -> Child {
     child
 }
 
-/// Lets such a load go on; its exit code and what it said.
+/// Lets such a load continue; returns its exit code and standard error.
 fn end(child: Child) -> (Option<i32>, String) {
     assert!(signal(child.id(), Signal::SIGCONT));
     let output = child.wait_with_output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// The tablespace of the table is full in the middle of the load.
+/// The tablespace of the table is full in the middle of a load. What is committed stays, and the
+/// same command loads the rest.
 #[test]
 fn the_disk_of_the_data_is_full() {
     let mut world = world();
@@ -50,7 +51,7 @@ fn the_disk_of_the_data_is_full() {
     let whole = load(&world, &all[..1]).unwrap_err();
     assert!(whole.contains("No space left on device"), "{whole}");
     assert_eq!(rows(&mut world), 0);
-    // What was rolled back has taken room.
+    // Rows that were rolled back still take space.
     world.sql("TRUNCATE t");
     let said = load(&world, &all).unwrap_err();
     assert!(said.contains("No space left on device"), "{said}");
@@ -64,7 +65,8 @@ fn the_disk_of_the_data_is_full() {
     assert_eq!(counts(&mut world), thrice(200_000));
 }
 
-/// The disk of the WAL is full: the server crashes.
+/// The disk of the WAL is full, so the server crashes. What is committed stays, and the same
+/// command loads the rest.
 #[test]
 fn the_disk_of_the_wal_is_full() {
     let mut world = world();
@@ -94,7 +96,8 @@ fn the_disk_of_the_wal_is_full() {
     assert_eq!(counts(&mut world), thrice(900_000));
 }
 
-/// The disk of the reject file is full: nothing is loaded, and nothing is recorded.
+/// If the disk of the reject file is full, nothing is loaded or recorded. Later, the same command
+/// loads all.
 #[test]
 fn the_disk_of_the_rejects_is_full() {
     let mut world = world();
@@ -116,7 +119,8 @@ fn the_disk_of_the_rejects_is_full() {
     assert_eq!(counts(&mut world), thrice(10_000));
 }
 
-/// Lines are added to a file while it is loaded: the load fails, and the next one loads the rest.
+/// If lines are added to a file while it is loaded, the load fails, and the next one loads the
+/// rest.
 #[test]
 fn a_file_grows_while_it_is_loaded() {
     let mut world = world();
@@ -134,7 +138,8 @@ fn a_file_grows_while_it_is_loaded() {
     assert_eq!(counts(&mut world), thrice(900_010));
 }
 
-/// Another file takes the name of the one that is loaded.
+/// If another file replaces the one that is being loaded, the load fails. The new file is not taken
+/// for the rest of the old one.
 #[test]
 fn a_file_is_replaced_while_it_is_loaded() {
     let mut world = world();
@@ -154,13 +159,13 @@ fn a_file_is_replaced_while_it_is_loaded() {
     let said = load(&world, &[&path]).unwrap_err();
     assert!(said.contains("has changed since it was loaded"), "{said}");
     assert_eq!(rows(&mut world), before);
-    // Under another name it is a file like others; the old one is complete when it is back.
+    // Under another name, the new file can be loaded, and the old one is completed when it is back.
     fs::rename(&path, &other).unwrap();
     fs::write(&path, &old).unwrap();
     load(&world, &[&path, &other]).unwrap();
     assert_eq!(counts(&mut world), thrice(1_800_001));
 
-    // In one transaction, nothing of the old one stays.
+    // If the load is one transaction, no row of the old file stays.
     world.sql("DROP TABLE t; CREATE TABLE t (a int, b text)");
     world.sql("BEGIN; LOCK TABLE t");
     let child = start(&world, &[&path]);
@@ -175,7 +180,7 @@ fn a_file_is_replaced_while_it_is_loaded() {
     assert_eq!(world.sql("SELECT count(*) || ' ' || min(a) FROM t"), "900000 1000000");
 }
 
-/// Neither the times of files nor those of the record decide what is loaded.
+/// Neither the times of files nor those in the ledger decide what is loaded.
 #[test]
 fn clocks_may_be_wrong() {
     let mut world = world();
@@ -195,7 +200,7 @@ fn clocks_may_be_wrong() {
     all.extend(["--commit-every", "256kB"]);
     load(&world, &all).unwrap_err();
     assert!(rows(&mut world) > 0);
-    // The server's clock was a century ahead then, and is behind for the next load.
+    // As if the server's clock had been a century ahead during that load.
     world.sql(
         "UPDATE pgsluice_loads.loads SET started = started + interval '100 years', \
            ended = ended + interval '100 years'; \
@@ -207,7 +212,8 @@ fn clocks_may_be_wrong() {
     assert_eq!(counts(&mut world), thrice(150_000));
     world.sql("UPDATE pgsluice_loads.sources SET completed = '-infinity'");
     assert_eq!(load(&world, &all).unwrap()["read"], 0);
-    // The same bytes with an earlier time are the same file; other bytes are not, whatever the time.
+    // The same bytes with an earlier time are the same file. Other bytes are a change, whatever the
+    // time.
     for (path, time) in [(&paths[1], now - days(900)), (&paths[2], times[2] - days(1))] {
         File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
         assert_eq!(load(&world, &all).unwrap()["read"], 0);
@@ -226,8 +232,8 @@ fn clocks_may_be_wrong() {
     assert_eq!(counts(&mut world), thrice(150_000));
 }
 
-/// A load without `--once` was killed during its two-phase commit: what is prepared keeps no load
-/// with `--once` waiting, and is none of its record.
+/// A load without `--once` is killed during its two-phase commit. Its prepared transactions do not
+/// block loads with `--once`, and are not in their ledger.
 #[test]
 fn a_prepared_transaction_is_left() {
     let mut world = world();
@@ -254,8 +260,8 @@ fn a_prepared_transaction_is_left() {
     assert_eq!(counts(&mut world), thrice(100_000));
 }
 
-/// The loader is killed while the server commits, which takes until a standby answers. The next load
-/// waits for that commit, and does not load its rows again.
+/// The loader is killed while a commit waits for a synchronous standby. The next load waits for
+/// that commit, and does not load its rows again.
 #[test]
 fn the_loader_is_killed_during_a_commit() {
     let mut world = world();
@@ -281,8 +287,8 @@ fn the_loader_is_killed_during_a_commit() {
     exact(&mut world, "after the commit");
 }
 
-/// The connection of a lane was lost, and the new one is to a standby that lacks a commit of another
-/// lane: the load does not complete.
+/// A commit of one lane is missing, as if another lane had connected again to a standby that lacks
+/// it. The load fails, and the next one loads the lost rows.
 #[test]
 fn commits_are_lost_behind_a_load() {
     let mut world = world();

@@ -1,5 +1,5 @@
-//! Loads with `--commit-every` that are killed at random moments, in several ways: no row is lost or
-//! loaded twice, and little is loaded again.
+//! Loads with `--commit-every` are killed at random moments, in several ways. No row is lost or
+//! loaded twice, and few rows have to be sent again.
 
 use super::{exact, lines, start};
 use crate::common::{each_major, signal, wait_until, Signal, World};
@@ -13,7 +13,7 @@ const ROWS: usize = 300_000;
 /// The most bytes that a lane may have sent beyond the size at which it commits: a chunk.
 const CHUNK: u64 = 512 << 10;
 
-/// A simple sequence of random numbers.
+/// A simple generator of random numbers.
 struct Random(u64);
 
 impl Random {
@@ -31,8 +31,8 @@ struct Kills {
     /// of all files, decompressed
     bytes: usize,
     random: Random,
-    /// milliseconds within which a load is killed: longer if nothing more is committed by then, shorter
-    /// if loads end before
+    /// milliseconds within which a load is killed: longer if nothing more is committed by then,
+    /// shorter if loads end before
     within: u64,
     done: usize,
     /// after these, some rows were committed, and some were not
@@ -58,15 +58,15 @@ impl Kills {
         Kills { world, paths, bytes, random, within: 500, done: 0, in_the_middle: 0, again: 0 }
     }
 
-    /// Rows that were ever inserted, those of transactions that were rolled back as well; and rows
-    /// of the table.
+    /// The number of rows that were ever inserted, including those that were rolled back, and of
+    /// rows in the table.
     fn rows(&mut self) -> (u64, u64) {
         let inserted = self.world.sql("SELECT pg_stat_get_tuples_inserted('t'::regclass)");
         let rows = self.world.sql("SELECT count(*) FROM t");
         (inserted.parse().unwrap(), rows.parse().unwrap())
     }
 
-    /// Starts a load and kills it, unless it ends before.
+    /// Starts a load and kills it, unless it ends before that.
     fn one(&mut self) -> ControlFlow<()> {
         let (inserted, rows) = self.rows();
         let (lanes, size) = (1 + self.random.below(3), (64 << 10) << self.random.below(5));
@@ -91,7 +91,7 @@ impl Kills {
             self.within += self.within / 10;
             return ControlFlow::Continue(());
         }
-        // What the killed one has committed may still come in.
+        // A commit of the killed load may still be on its way.
         let busy = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
             AND backend_type = 'client backend'";
         wait_until(|| "a session stays".into(), || self.world.sql(busy) == "0");
@@ -99,7 +99,7 @@ impl Kills {
         exact(&mut self.world, &what);
         let after = self.rows();
         self.in_the_middle += usize::from(after.1 > 0 && after.1 < ROWS as u64);
-        // On a slow machine each load must come further than the one before.
+        // On a slow machine, each load must get further than the one before.
         if after.1 == rows {
             self.within += self.within / 10;
         }
@@ -114,7 +114,7 @@ impl Kills {
         ControlFlow::Continue(())
     }
 
-    /// Kills the load in one of several ways. Whether the server's statistics survive that.
+    /// Kills the load in one of several ways; returns whether the server's statistics survive that.
     fn kill(&mut self, mut child: Child) -> bool {
         let way = self.random.below(8);
         match way {
@@ -134,7 +134,7 @@ impl Kills {
             3 => assert!(signal(child.id(), Signal::SIGTERM)),
             _ => child.kill().unwrap(),
         }
-        // A load that has lost the session with its claims alone may end well.
+        // A load that has lost only the session with its claims may succeed.
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!said.contains("panicked"), "{said}");
@@ -142,7 +142,7 @@ impl Kills {
         way > 0
     }
 
-    /// The table has what stock COPY loads, and the record says so.
+    /// Checks that the table has the rows of stock COPY, and that the ledger says so.
     fn whole(&mut self) {
         let what = format!("after kill {}", self.done);
         exact(&mut self.world, &what);
@@ -154,7 +154,9 @@ impl Kills {
     }
 }
 
-/// The loader, the server, or sessions are killed, with other lanes and sizes each time.
+/// The loader, the server or its sessions are killed at random moments, with another number of
+/// lanes and another size of pieces each time. After each kill, the ledger agrees with the table.
+/// At the end, the table has the rows of stock COPY.
 #[test]
 fn killed_at_any_moment_it_continues() {
     let most = if std::env::var_os("PGSLUICE_SOAK").is_some() { 1000 } else { 30 };

@@ -1,4 +1,4 @@
-//! `pgsluice loads`: the record as a user sees it.
+//! `pgsluice loads`: the ledger as a user sees it.
 
 use super::{lines, world};
 use crate::common::World;
@@ -17,6 +17,8 @@ fn objects(world: &World, arguments: &[&str]) -> (Vec<Value>, Option<i32>) {
     (text.lines().map(|l| serde_json::from_str(l).unwrap()).collect(), output.status.code())
 }
 
+/// `loads list` and `loads show` give state, counts and error of each load. `loads verify` finds
+/// files that have changed or are missing, and after `loads forget` a file is loaded again.
 #[test]
 fn loads_are_listed_verified_and_forgotten() {
     let mut world = world();
@@ -72,7 +74,8 @@ fn query_of_the_reference() -> String {
     lines.collect::<Vec<_>>().join(" ").replace("FROM votes", "FROM t")
 }
 
-/// What a load has loaded is forgotten by its number: its ranges are loaded again, and no others.
+/// `loads forget NUMBER` forgets what that load has loaded: its ranges of files are loaded again,
+/// and no others.
 #[test]
 fn a_load_is_forgotten_by_its_number() {
     let mut world = world();
@@ -95,19 +98,19 @@ fn a_load_is_forgotten_by_its_number() {
     assert!(said(&forget).contains("a.csv is not complete any more"), "{forget:?}");
     let (all, _) = objects(&world, &["show", "2"]);
     assert_eq!((&all[0]["error"], &all[0]["loaded"]), (&"forgotten".into(), &0.into()));
-    // As a copy it is not complete either.
+    // A copy of the file is not complete either.
     assert_eq!(load(&world, &copy).unwrap()["loaded"], of_second);
     assert_eq!(load(&world, &a).unwrap()["loaded"], 0);
     assert_eq!(load(&world, &b).unwrap()["loaded"], 0);
     assert_eq!(world.sql("SELECT count(*) FROM t"), (200_010 + of_second).to_string());
-    // Nothing is left of one that was loaded as a whole.
+    // A file that one load has loaded completely is forgotten completely.
     assert_eq!(world.run(&["loads", "forget", "1"]).status.code(), Some(0));
     assert_eq!(load(&world, &b).unwrap()["loaded"], 10);
     assert_eq!(world.run(&["loads", "forget", "1", "99"]).status.code(), Some(1));
     assert_eq!(world.run(&["loads", "forget", "b.csv"]).status.code(), Some(2));
 }
 
-/// The reference of the tables has each column, and no other.
+/// docs/load-once-tables.md lists every column of every table of the ledger, and no other.
 #[test]
 fn the_reference_names_every_column() {
     let mut world = world();

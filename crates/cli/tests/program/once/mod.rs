@@ -1,4 +1,5 @@
-//! `--once`: each file is in the table exactly once, however often and by how many loads.
+//! `--once`: each file is in the table exactly once, however often it is loaded and by however many
+//! loads.
 
 mod claims;
 mod content;
@@ -19,7 +20,7 @@ use crate::common::{each_major, wait_until, World};
 use std::fs;
 use std::process::{Child, Command, Stdio};
 
-/// A world of the first version with a table `t (a int, b text)`.
+/// A world of the first major version with a table `t (a int, b text)`.
 fn world() -> World {
     let mut world = World::new(&each_major().remove(0));
     world.sql("CREATE TABLE t (a int, b text)");
@@ -35,7 +36,7 @@ fn lines(from: usize, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Starts a load that is not waited for.
+/// Starts a load and does not wait for it.
 fn start(world: &World, arguments: &[&str]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_pgsluice"))
         .args(["load", "--quiet", "--table", "t", "--once"])
@@ -46,7 +47,7 @@ fn start(world: &World, arguments: &[&str]) -> Child {
         .unwrap()
 }
 
-/// The number of rows and that of the different ones, and the sum of the ledger's numbers.
+/// The number of rows, of distinct rows, and of rows that the ledger says are loaded.
 fn counts(world: &mut World) -> [String; 3] {
     [
         world.sql("SELECT count(*) FROM t"),
@@ -55,7 +56,8 @@ fn counts(world: &mut World) -> [String; 3] {
     ]
 }
 
-/// The ledger agrees with the table, which has each row of the files once.
+/// Checks that the numbers in the ledger are those of the table, and that no ranges of a file
+/// overlap.
 pub fn exact(world: &mut World, what: &str) {
     let sums = "SELECT coalesce(sum(read), 0) || '=' || coalesce(sum(loaded), 0) || '=' || \
         (SELECT coalesce(sum(records), 0) FROM pgsluice_loads.pieces) FROM pgsluice_loads.commits";
@@ -70,6 +72,8 @@ fn thrice(n: usize) -> [String; 3] {
     [n.to_string(), n.to_string(), n.to_string()]
 }
 
+/// A second load with `--once` loads only files that are new. The ledger is separate for each
+/// table, and is not used without `--once`.
 #[test]
 fn a_second_load_loads_only_what_is_new() {
     let mut world = world();
@@ -90,15 +94,17 @@ fn a_second_load_loads_only_what_is_new() {
     let third = world.load(&[&a, &c, &b, "--table", "t", "--once"]).unwrap();
     assert_eq!((&third["loaded"], &third["files_known"]), (&1000.into(), &2.into()), "{third}");
     assert_eq!(counts(&mut world), thrice(3000));
-    // What is loaded into one table is not loaded into another.
+    // A file that is in one table can be loaded into another.
     world.sql("CREATE TABLE u (LIKE t)");
     world.load(&[&a, "--table", "u", "--once"]).unwrap();
     assert_eq!(world.sql("SELECT count(*) FROM u"), "1000");
-    // Without the option, nothing is looked up.
+    // Without `--once`, the ledger is not used.
     world.load(&[&a, "--table", "t"]).unwrap();
     assert_eq!(world.sql("SELECT count(*) FROM t"), "4000");
 }
 
+/// Compressed files, files with a header and comments, and binary files are loaded once, by COPY
+/// and by INSERT.
 #[test]
 fn every_form_of_file_is_loaded_once() {
     let mut world = world();
@@ -135,6 +141,8 @@ fn every_form_of_file_is_loaded_once() {
     }
 }
 
+/// A load that fails leaves no row, and the ledger has its error. The same command loads the file
+/// after it is corrected.
 #[test]
 fn a_load_that_fails_leaves_nothing_and_can_be_mended() {
     let mut world = world();
@@ -150,7 +158,7 @@ fn a_load_that_fails_leaves_nothing_and_can_be_mended() {
     let summary = world.load(&[&path, "--table", "t", "--once"]).unwrap();
     assert_eq!((&summary["loaded"], &summary["load"]), (&1001.into(), &2.into()));
     assert_eq!(counts(&mut world), thrice(1001));
-    // A duplicate for a rebuilt index: the load is tried twice, and fails once.
+    // If a rebuilt index finds a duplicate, the load is run twice, but fails once.
     world.sql("CREATE TABLE k (a int PRIMARY KEY)");
     let twice = world.file("twice.csv", b"1\n2\n1\n");
     let said = world.load(&[&twice, "--table", "k", "--once"]).unwrap_err();
@@ -158,6 +166,8 @@ fn a_load_that_fails_leaves_nothing_and_can_be_mended() {
     assert_eq!(world.sql("SELECT count(*) FROM k"), "0");
 }
 
+/// The ledger counts records that were rejected or skipped by `--where`. The same command then
+/// loads and rejects nothing.
 #[test]
 fn rejects_and_conditions_are_counted() {
     let mut world = world();
@@ -172,10 +182,12 @@ fn rejects_and_conditions_are_counted() {
     let row = "SELECT read || '=' || loaded || '+' || rejected || '+' || skipped \
         FROM pgsluice_loads.commits";
     assert_eq!(world.sql(row), "11=8+1+2");
-    // The reject file is there, and nothing is written to it.
+    // The reject file exists, and nothing is written to it.
     assert_eq!(world.load(&with).unwrap()["read"], 0);
 }
 
+/// Options, methods and tables that do not work with `--once` are refused, such as `--truncate`,
+/// `--limit`, standard input without a name, UNLOGGED tables and views.
 #[test]
 fn what_does_not_go_with_it_is_refused() {
     let mut world = world();
@@ -229,7 +241,8 @@ fn what_does_not_go_with_it_is_refused() {
     assert_eq!(world.sql("SELECT count(*) FROM u"), "10");
 }
 
-/// A load that waits says so; how long it waits can be limited.
+/// A load that waits for another load of the same files says so. `--lock-timeout` limits how long
+/// it waits.
 #[test]
 fn a_load_waits_for_another_one() {
     let mut world = world();
@@ -249,7 +262,8 @@ fn a_load_waits_for_another_one() {
     assert_eq!(counts(&mut world), thrice(101));
 }
 
-/// Loads of the same files at the same time: each row comes once, and all loads end well.
+/// Several loads of the same files run at the same time. Each row is loaded once, and all loads
+/// succeed.
 #[test]
 fn loads_at_once_load_once() {
     let mut world = world();

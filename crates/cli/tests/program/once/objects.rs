@@ -1,5 +1,5 @@
-//! Indexes and triggers that a load took down and could not put back: the same command puts them back or fails. It never
-//! ends well while one of them is down.
+//! Indexes and triggers that a load took down and could not put back. The same command puts them
+//! back or fails; it never succeeds while one of them is down.
 
 use super::{counts, lines, thrice, world};
 use crate::common::proxy::{Fate, Proxy};
@@ -14,7 +14,7 @@ const LANES: [&str; 6] = ["--method", "lanes", "--lanes", "2", "--triggers", "of
 const UP: &str = "SELECT (to_regclass('t_a') IS NOT NULL)::int + \
     (SELECT count(*) FROM pg_trigger WHERE tgname = 'fires' AND tgenabled = 'O')";
 
-/// A table with an index and a trigger, and a file for it.
+/// Creates a table with an index and a trigger, and a file for it.
 fn with_objects() -> (World, String) {
     let mut world = world();
     world.sql(
@@ -26,7 +26,7 @@ fn with_objects() -> (World, String) {
     (world, path)
 }
 
-/// A load that comes to this statement, and no further.
+/// Starts a load that stops at this statement.
 fn held_at(world: &World, path: &str, statement: &'static str) -> Child {
     let proxy = Proxy::start(world, statement, 0, Fate::Hold, false);
     let child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
@@ -39,7 +39,7 @@ fn held_at(world: &World, path: &str, statement: &'static str) -> Child {
     child
 }
 
-/// A load that is killed at this statement.
+/// Starts a load and kills it at this statement.
 fn killed_at(world: &mut World, path: &str, statement: &'static str) {
     let mut child = held_at(world, path, statement);
     child.kill().unwrap();
@@ -57,7 +57,7 @@ fn run(world: &World, path: &str, more: &[&str]) -> (Option<i32>, String) {
     (status.code(), String::from_utf8_lossy(&stderr).into_owned())
 }
 
-/// What a plan says, when the server has noticed that the load is gone.
+/// Returns what a plan says after the server has noticed that the load is gone.
 fn planned(world: &World, path: &str) -> String {
     let mut said = String::new();
     wait_until(
@@ -71,7 +71,8 @@ fn planned(world: &World, path: &str) -> String {
     said
 }
 
-/// Before the first commit of the rows, and when all rows are committed and recorded.
+/// A load is killed before its first commit of rows, or after all rows are committed and recorded.
+/// The same command puts back what is down and loads what is missing.
 #[test]
 fn the_same_command_puts_back_what_a_killed_load_left_down() {
     let (mut world, path) = with_objects();
@@ -100,7 +101,8 @@ fn the_same_command_puts_back_what_a_killed_load_left_down() {
     assert_eq!((&summary["loaded"], world.sql(UP).as_str()), (&0.into(), "2"), "{summary}");
 }
 
-/// The server restarts when all rows are committed: the exit code says that the same command goes on.
+/// The server restarts after all rows are committed and before all objects are back. The load exits
+/// with 5, and the same command puts them back.
 #[test]
 fn the_same_command_puts_back_what_a_restart_left_down() {
     let (mut world, path) = with_objects();
@@ -117,7 +119,7 @@ fn the_same_command_puts_back_what_a_restart_left_down() {
     assert_eq!(counts(&mut world), thrice(ROWS));
 }
 
-/// What cannot be put back is an error that says so, until it is put right.
+/// If an object cannot be put back, the load fails and says so, until the cause is removed.
 #[test]
 fn what_cannot_be_put_back_is_an_error() {
     let (mut world, path) = with_objects();
@@ -136,7 +138,7 @@ fn what_cannot_be_put_back_is_an_error() {
     let (code, said) = run(&world, &path, &["--lock-timeout", "300ms"]);
     assert_eq!(code, Some(6), "{said}");
     world.sql("COMMIT");
-    // It would make writers wait.
+    // Putting the index back would make writers wait.
     for command in ["load", "plan"] {
         let output = world.run(&[command, &path, "--table", "t", "--once", "--no-lock-out"]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -147,14 +149,15 @@ fn what_cannot_be_put_back_is_an_error() {
     assert_eq!((code, world.sql(UP).as_str()), (Some(0), "2"), "{said}");
 }
 
-/// What a load that runs has down is left to it: a load that has nothing to do waits for that.
+/// Objects that a running load has down are left to it. A load with nothing else to do waits for
+/// it.
 #[test]
 fn what_a_running_load_has_down_is_waited_for() {
     let (mut world, path) = with_objects();
     let mut child = held_at(&world, &path, "CREATE INDEX");
     let (code, said) = run(&world, &path, &["--lock-timeout", "300ms"]);
     assert_eq!(code, Some(6), "{said}");
-    // One that has something to load goes on.
+    // A load that has rows to load goes on.
     let other = world.file("b.csv", &lines(ROWS, 10));
     assert_eq!(load(&world, &other, &[]).unwrap()["loaded"], 10);
     assert_eq!(world.sql(UP), "0");

@@ -1,4 +1,5 @@
-//! `--commit-every`: whatever ends the load, the same command continues it, and each row comes once.
+//! `--commit-every`: whatever ends a load, the same command continues it, and each row is loaded
+//! once.
 
 use super::{counts, exact, lines, start, thrice, world};
 use crate::common::proxy::{Fate, Proxy};
@@ -8,8 +9,8 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// The first bad record stops the load; it is mended in its place, and the next one is named by
-/// its line.
+/// A bad record stops the load. After it is corrected in its place, the same command continues, and
+/// the next bad record is reported with its line.
 #[test]
 fn a_bad_record_is_mended_and_the_load_continues() {
     let mut world = world();
@@ -39,11 +40,12 @@ fn a_bad_record_is_mended_and_the_load_continues() {
     assert_eq!(summary["loaded"], 200_000 - before);
     assert_eq!(summary["records_known"], before);
     assert_eq!(counts(&mut world), thrice(200_000));
-    // One transaction continues pieces as well as more pieces do.
+    // A load without `--commit-every` can continue one that had it.
     assert_eq!(world.load(&all[..4]).unwrap()["files_known"], 1);
 }
 
-/// A file that is changed where it is loaded is refused, and one that is moved is continued.
+/// A file of which a part is loaded is refused if that part has changed, and is continued if the
+/// file was renamed.
 #[test]
 fn a_broken_load_is_continued_by_content() {
     let mut world = world();
@@ -76,8 +78,8 @@ fn a_broken_load_is_continued_by_content() {
     assert_eq!(counts(&mut world), thrice(200_000));
 }
 
-/// The connection is cut around a COMMIT: the load goes on if it is committed, and the next one
-/// continues if it is not.
+/// The connection is lost around a COMMIT. If the server has committed, the load goes on; if not,
+/// the next load continues.
 #[test]
 fn a_lost_commit_is_neither_lost_nor_repeated() {
     let mut world = world();
@@ -119,8 +121,8 @@ fn a_lost_commit_is_neither_lost_nor_repeated() {
     }
 }
 
-/// Stops a load's process where none of its transactions is about to commit: one that is keeps the
-/// next load waiting until the process goes on, which `--lock-timeout` limits.
+/// Suspends a load's process while none of its transactions is about to commit. Otherwise, the next
+/// load would wait until the process goes on, or until `--lock-timeout`.
 pub fn hold_up(world: &mut World, load: u32) {
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' \
         AND pid <> pg_backend_pid() AND state = 'active' AND wait_event IS DISTINCT FROM 'ClientRead'";
@@ -138,8 +140,8 @@ pub fn hold_up(world: &mut World, load: u32) {
     panic!("the load is always about to commit");
 }
 
-/// A load loses the connection that holds its claims, and is held up. The next one stops it, and
-/// it commits nothing from then on.
+/// A load is suspended and loses the connection that holds its claims. The next load takes over,
+/// and the first one fails and commits nothing from then on.
 #[test]
 fn a_load_that_lost_its_claims_is_stopped_by_the_next() {
     let mut world = world();
@@ -167,7 +169,8 @@ fn a_load_that_lost_its_claims_is_stopped_by_the_next() {
     assert_eq!(world.sql(states), "1 complete, 2 stopped, 3 complete");
 }
 
-/// A load waits for a transaction of an earlier one that is about to commit, as long as it may.
+/// A load waits for a transaction of an earlier one that is about to commit, at most until
+/// `--lock-timeout`.
 #[test]
 fn waiting_for_a_commit_is_limited() {
     let mut world = world();
@@ -176,7 +179,7 @@ fn waiting_for_a_commit_is_limited() {
     let all = [&path, "--table", "t", "--once", "--commit-every", "512kB"];
     world.load(&all).unwrap_err();
     fs::write(&path, &bytes).unwrap();
-    // As if the first one were alive, and one of its lanes held up before its COMMIT.
+    // As if the first load were running, and one of its lanes were suspended before its COMMIT.
     world.sql("UPDATE pgsluice_loads.loads SET state = 'running'");
     world.sql("BEGIN; SELECT FROM pgsluice_loads.loads FOR SHARE");
     let limited = [&["load"], &all[..], &["--lock-timeout", "300ms"]].concat();
@@ -187,7 +190,7 @@ fn waiting_for_a_commit_is_limited() {
     assert_eq!(counts(&mut world), thrice(200_000));
 }
 
-/// Indexes stay where they are, and the plan says so.
+/// With `--commit-every`, indexes stay in place, and the plan says so.
 #[test]
 fn indexes_are_kept() {
     let mut world = world();
@@ -211,7 +214,8 @@ fn indexes_are_kept() {
     assert_eq!(counts(&mut world), thrice(100_000));
 }
 
-/// A record that is longer than what is held comes in pieces, which no commit parts.
+/// A record that is too long to be held in memory is read in pieces, and no commit comes between
+/// them.
 #[test]
 fn long_records_stay_whole() {
     let mut world = world();

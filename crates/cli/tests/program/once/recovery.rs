@@ -1,5 +1,5 @@
-//! The server goes back in time: failover to a standby that lags, recovery to an earlier point. Rows
-//! and record go back together, and the next load loads what is missing.
+//! The server goes back in time, by failover to a standby that lags or by recovery to an earlier
+//! point. Rows and ledger go back together, and the next load loads what is missing.
 
 use super::{exact, lines, thrice};
 use crate::common::proxy::Proxy;
@@ -12,16 +12,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The settings of a server and of what is made of its backup.
+/// The settings of a server and of those that start on its backup.
 const SETTINGS: [(&str, &str); 3] =
     [("fsync", "off"), ("max_prepared_transactions", "4"), ("wal_keep_size", "1GB")];
 
-/// A base backup of the server: the folder of another one.
+/// Takes a base backup of the server; returns a folder on which another server can start.
 fn base_backup(world: &mut World) -> PathBuf {
     let dir = world.server.dir().join("backup");
     fs::create_dir(&dir).unwrap();
     fs::set_permissions(&dir, Permissions::from_mode(0o711)).unwrap();
-    // By this file the folder is recognised as one of a server.
+    // This file marks the folder as that of a server.
     File::create(dir.join("lock")).unwrap();
     let data = dir.join("data");
     world.sql("SELECT pg_backup_start('test', true)");
@@ -54,22 +54,22 @@ fn start_on(world: &World, dir: &Path) -> Server {
     .expect("the server starts on its backup")
 }
 
-/// The world goes on with another server. Gives the one that it had, whose folder holds its files.
+/// Continues the world with another server. Returns the previous one, whose folder has the files.
 fn go_on_with(world: &mut World, server: Server) -> Server {
     let before = std::mem::replace(&mut world.server, server);
     world.conn = Conn::open(&world.server.url("postgres")).unwrap();
     before
 }
 
-/// Opens a connection, runs a query on it and gives the value.
+/// Opens a connection and runs a query on it; returns the value.
 fn ask(server: &Server, sql: &str) -> String {
     let mut conn = Conn::open(&server.url("postgres")).unwrap();
     let rows = conn.exec(sql).unwrap();
     rows.first().and_then(|row| row.first()?.clone()).unwrap_or_default()
 }
 
-/// The standby receives nothing from some commit on; the load goes on and ends. Then the primary is
-/// lost.
+/// From some commit on, the standby receives nothing, but the load goes on and completes. Then the
+/// primary is lost. On the promoted standby, the same load loads exactly what is missing.
 #[test]
 fn failover_to_a_standby_that_lags() {
     // Dropped after the world: its folder holds the files.
@@ -115,7 +115,8 @@ fn failover_to_a_standby_that_lags() {
     assert_eq!(world.sql(state), "complete stopped complete");
 }
 
-/// A base backup is restored to a moment at which a file was loaded in part.
+/// A base backup is restored to a moment at which a file was loaded in part. The same load then
+/// loads exactly what is missing.
 #[test]
 fn recovery_to_an_earlier_point() {
     // Dropped after the world: its folder holds the files.
@@ -168,8 +169,9 @@ fn recovery_to_an_earlier_point() {
     assert_eq!(super::counts(&mut world), thrice(102_000));
 }
 
-/// The connection is lost before the COMMIT, and the new one is to a standby that lagged. There the number of the
-/// transaction belongs to another one, which is committed: the load does not take that for its own.
+/// The connection is lost before the COMMIT, and the new one is to a standby that lagged. There,
+/// another transaction has the same number and is committed. The load does not take it for its own,
+/// and the next load loads the rows.
 #[test]
 fn a_transaction_of_the_same_number_is_not_the_loads() {
     for more in [&[][..], &["--share", "--lease", "5s"]] {
@@ -191,7 +193,7 @@ fn a_transaction_of_the_same_number_is_not_the_loads() {
         let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted";
         wait_until(|| "the load does not come to its rows".into(), || world.sql(waiting) == "1");
         let backup = base_backup(&mut world);
-        // The end of the backup is in the WAL that came after the copy.
+        // The end of the backup is in WAL that was written after the copy.
         let from = world.server.data().join("pg_wal/.");
         let copied =
             Command::new("cp").arg("-a").arg(from).arg(backup.join("data/pg_wal")).status();

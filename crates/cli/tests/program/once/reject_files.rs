@@ -5,8 +5,8 @@ use super::{lines, world};
 use crate::common::World;
 use std::fs;
 
-/// A record that is longer than what is held comes in pieces, and its COPY is open until the last
-/// one: no commit comes before that, whether the record is loaded or rejected.
+/// A record that is too long to be held in memory is read in pieces, and its COPY stays open until
+/// the last one. No commit comes before that, whether the record is loaded or rejected.
 #[test]
 fn long_records_are_loaded_or_rejected_whole() {
     let mut world = world();
@@ -36,8 +36,8 @@ fn long_records_are_loaded_or_rejected_whole() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), rows.to_string());
 }
 
-/// The last COMMIT fails, of a transaction without rejects: the reject file has its trailer by then,
-/// which the next load writes again.
+/// The last COMMIT fails, and its transaction has no rejects. By then, the binary reject file has
+/// its trailer, which the next load writes again. Other bytes after the recorded ones are an error.
 #[test]
 fn a_trailer_without_its_commit_is_written_again() {
     let mut world = world();
@@ -65,7 +65,7 @@ fn a_trailer_without_its_commit_is_written_again() {
     let recorded = world.sql("SELECT bytes FROM pgsluice_loads.reject_files");
     let whole = fs::read(&rejects).unwrap();
     assert_eq!(whole.len() as u64, recorded.parse::<u64>().unwrap() + 2);
-    // Anything else that follows is somebody else's.
+    // Other bytes after the recorded ones are not from this load.
     fs::write(&rejects, [whole.as_slice(), b"\xff"].concat()).unwrap();
     let said = load(&world).unwrap_err();
     assert!(said.contains("has more than this load has written"), "{said}");
@@ -76,8 +76,9 @@ fn a_trailer_without_its_commit_is_written_again() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "59990");
 }
 
-/// For a moment there is another file beside the reject file. One of that name that is somebody
-/// else's is never removed; one that a killed load has left is empty.
+/// The loader briefly needs a second file next to the reject file. If a file with that name is not
+/// empty, it is kept and the load is refused. If it is empty, a killed load has left it, and it is
+/// removed.
 #[test]
 fn a_file_with_the_name_of_the_loaders_own_is_kept() {
     let mut world = world();

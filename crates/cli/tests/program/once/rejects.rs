@@ -1,4 +1,5 @@
-//! Rejects: the reject file has each rejected record of what is committed once, whatever has ended a load.
+//! Rejects with `--once`: for what is committed, the reject file has each rejected record exactly
+//! once, whatever has ended a load.
 
 use super::{start, world};
 use crate::common::disk::SmallDisk;
@@ -8,14 +9,14 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// A number of a simple sequence of random ones.
+/// The next number of a simple random sequence.
 fn next(random: &mut u64) -> u64 {
     *random =
         random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *random >> 33
 }
 
-/// Lines, and those of them that are bad: each line whose number ends with these digits.
+/// Lines, and those of them that are bad: one in 700.
 pub fn mixed(from: usize, count: usize) -> (Vec<u8>, Vec<String>) {
     let (mut bytes, mut bad) = (Vec::new(), Vec::new());
     for i in from..from + count {
@@ -31,7 +32,7 @@ pub fn mixed(from: usize, count: usize) -> (Vec<u8>, Vec<String>) {
     (bytes, bad)
 }
 
-/// Loads a file with rejects, as many as the limit says.
+/// Loads a file with `--on-error reject` and this limit.
 pub fn load(
     world: &World,
     path: &str,
@@ -43,7 +44,8 @@ pub fn load(
     world.load(&[&all[..], &["--reject-limit", limit], more].concat())
 }
 
-/// The records of a reject file of such lines, and the offsets that its reasons name.
+/// The records of a reject file with such lines, and the positions in its reasons. With `limits`,
+/// both files are first cut to these lengths.
 fn kept(path: &str, limits: Option<(usize, usize)>) -> (Vec<String>, BTreeSet<(String, u64)>) {
     let read = |path: &str| String::from_utf8(fs::read(path).unwrap_or_default()).unwrap();
     let (mut records, mut reasons) = (read(path), read(&format!("{path}.jsonl")));
@@ -64,7 +66,7 @@ fn kept(path: &str, limits: Option<(usize, usize)>) -> (Vec<String>, BTreeSet<(S
     (records, places)
 }
 
-/// Checks that the reject file has exactly these records, and the ledger as many.
+/// Checks that the reject file has exactly these records, and that the ledger counts as many.
 fn exact(world: &mut World, path: &str, bad: &[String], what: &str) {
     let (records, places) = kept(path, None);
     let mut bad = bad.to_vec();
@@ -77,7 +79,7 @@ fn exact(world: &mut World, path: &str, bad: &[String], what: &str) {
     assert_eq!(world.sql("SELECT count(*) FROM pgsluice_loads.reject_files"), "0", "{what}");
 }
 
-/// After a crash: what the ledger says is committed is in the file.
+/// After a crash, checks that the reject file has all rejects that the ledger says are committed.
 fn agrees(world: &mut World, what: &str) {
     let rows = world.sql(
         "SELECT coalesce(max(file || ' ' || bytes || ' ' || reasons_bytes), '- 0 0') \
@@ -90,7 +92,9 @@ fn agrees(world: &mut World, what: &str) {
     assert_eq!(counted, records.len().to_string(), "{what}");
 }
 
-/// The loader or the server is killed at random moments; lanes and sizes differ each time.
+/// The loader or the server is killed at random moments, with another number of lanes and another
+/// size of pieces each time. The reject file has all rejects that are committed, and at the end
+/// each bad record exactly once.
 #[test]
 fn killed_at_any_moment_the_reject_file_is_exact() {
     let rounds = if std::env::var_os("PGSLUICE_SOAK").is_some() { 30 } else { 4 };
@@ -144,7 +148,7 @@ fn killed_at_any_moment_the_reject_file_is_exact() {
                 let complete = "SELECT count(*) > 0 AND bool_and(state = 'complete') \
                     FROM pgsluice_loads.sources";
                 if world.sql(complete) == "t" {
-                    // It was killed after its last commit.
+                    // The load was killed after its last commit.
                     break;
                 }
                 agrees(&mut world, &format!("round {round}, kill {kills}"));
@@ -163,8 +167,8 @@ fn killed_at_any_moment_the_reject_file_is_exact() {
     assert!(continued > 0, "no kill came in the middle");
 }
 
-/// A load that is beyond its limit is continued with a higher one; the limit counts what earlier
-/// loads have rejected. A file that is lost or changed in between is an error.
+/// A load that exceeded its reject limit is continued with a higher one; the limit includes what
+/// earlier loads have rejected. A reject file that was lost or changed in between is an error.
 #[test]
 fn a_lost_or_changed_reject_file_is_an_error() {
     let mut world = world();
@@ -181,7 +185,7 @@ fn a_lost_or_changed_reject_file_is_an_error() {
     }
     let committed = world.sql("SELECT records FROM pgsluice_loads.reject_files");
     assert!(committed != "0", "{committed}");
-    // What was not committed is there to look at.
+    // The file also shows rejects that are not committed.
     let whole = [fs::read(&rejects).unwrap(), fs::read(&side).unwrap()];
     assert!(kept(&rejects, None).1.len() > committed.parse().unwrap());
     let put = |name: &str, bytes: &[u8]| fs::write(name, bytes).unwrap();
@@ -199,12 +203,12 @@ fn a_lost_or_changed_reject_file_is_an_error() {
         put(&rejects, &whole[0]);
         put(&side, &whole[1]);
     }
-    // Somebody else has written to it.
+    // Another program has written to the file.
     put(&side, &[&whole[1][..], b"{\"file\":\"other.csv\"}\n"].concat());
     let said = load(&world, "none").unwrap_err();
     assert!(said.contains("has more than this load has written"), "{said}");
     put(&side, &whole[1]);
-    // Another load cannot have it.
+    // Another load cannot use the file.
     let other = world.file("other.csv", &mixed(500_000, 1000).0);
     let with = ["--on-error", "reject", "--reject-file", &rejects, "--reject-existing", "append"];
     let said =
@@ -213,13 +217,13 @@ fn a_lost_or_changed_reject_file_is_an_error() {
     let summary = load(&world, "none").unwrap();
     assert_eq!(summary["rejected_before"], committed.parse::<u64>().unwrap(), "{summary}");
     exact(&mut world, &rejects, &bad, "at last");
-    // It is free now.
+    // Now another load can use it.
     let all = [&[other.as_str(), "--table", "t", "--once"], &with[..]].concat();
     assert!(world.load(&all).unwrap()["rejected"].as_u64().unwrap() > 0);
     assert!(kept(&rejects, None).1.len() > bad.len());
 }
 
-/// Beyond the limit, the reject file shows the rejects of all lanes.
+/// If a load exceeds its reject limit, the reject file shows the rejects of all lanes.
 #[test]
 fn beyond_the_limit_the_rejects_of_all_lanes_are_shown() {
     let mut world = world();
@@ -231,15 +235,16 @@ fn beyond_the_limit_the_rejects_of_all_lanes_are_shown() {
     let said = load(&world, "300").unwrap_err();
     assert!(said.contains("more than the limit of 300"), "{said}");
     let (records, places) = kept(&rejects, None);
-    // The limit counts lines, too: each of these has two.
+    // The limit counts lines, too, and each of these rejects has two.
     assert!(places.len() > 150, "{} of more than 150", places.len());
     assert_eq!(records.len(), places.len());
     load(&world, "none").unwrap();
     exact(&mut world, &rejects, &bad, "at last");
 }
 
-/// A reject that leaves a quote open is followed by a new file. Files of a transaction that was
-/// not committed are removed, however many there are.
+/// After a reject that leaves a quote open, the next one goes to a new file. Files of a transaction
+/// that was not committed are removed, however many there are. A file that another program has
+/// written is kept.
 #[test]
 fn files_that_were_begun_and_not_committed_are_removed() {
     let mut world = world();
@@ -265,8 +270,8 @@ fn files_that_were_begun_and_not_committed_are_removed() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "4");
 }
 
-/// The disk of the reject file is full in the middle: what is committed stays, and the same command
-/// continues when there is room.
+/// If the disk of the reject file is full in the middle of a load, what is committed stays. The
+/// same command continues when there is space.
 #[test]
 fn the_disk_is_full_in_the_middle() {
     let mut world = world();
@@ -298,7 +303,7 @@ fn the_disk_is_full_in_the_middle() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "9000");
 }
 
-/// A reject file that is not needed any more is forgotten, and the load goes on in a new one.
+/// After `loads forget` of a reject file that was lost, the load continues with a new one.
 #[test]
 fn a_lost_reject_file_can_be_forgotten() {
     let mut world = world();
@@ -324,7 +329,7 @@ fn a_lost_reject_file_can_be_forgotten() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), (100_000 - bad.len()).to_string());
 }
 
-/// A load that is held up keeps its reject file: no other one writes to it.
+/// While a load is suspended, its reject file is in use, and no other load writes to it.
 #[test]
 fn a_load_that_is_held_up_keeps_its_reject_file() {
     let mut world = world();
@@ -353,7 +358,8 @@ fn a_load_that_is_held_up_keeps_its_reject_file() {
     exact(&mut world, &rejects, &bad, "after the first was killed");
 }
 
-/// The reject file of binary input is binary, too, wherever loads have ended.
+/// The reject file of binary input is a binary file that can be loaded, even if it was written by
+/// several loads.
 #[test]
 fn binary_rejects_in_pieces_are_loaded_again() {
     let mut world = world();
@@ -376,7 +382,8 @@ fn binary_rejects_in_pieces_are_loaded_again() {
     assert_eq!(world.sql("SELECT count(DISTINCT a) || ' ' || sum(a % 1000) FROM u"), "60 420");
 }
 
-/// One that begins again finds its own empty reject file, or none, and no other one.
+/// If a load has committed nothing, its reject file is empty, missing or replaced by the next load
+/// of the same files. Another load does not overwrite a reject file.
 #[test]
 fn a_load_that_has_committed_nothing_leaves_nothing_in_the_way() {
     let mut world = world();
@@ -395,7 +402,7 @@ fn a_load_that_has_committed_nothing_leaves_nothing_in_the_way() {
     load(&world, &[]).unwrap_err();
     assert!(!std::path::Path::new(&rejects).exists());
     world.sql("DROP TRIGGER f ON t");
-    // Beyond the limit, the file shows what was not committed.
+    // If the limit is exceeded, the file shows rejects that are not committed.
     load(&world, &["--reject-limit", "3"]).unwrap_err();
     assert_eq!(kept(&rejects, None).1.len(), 2);
     fs::write(world.path("bad.2"), b"x").unwrap();

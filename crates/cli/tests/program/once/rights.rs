@@ -1,10 +1,13 @@
-//! Roles and the tables of the record.
+//! Roles and the tables of the ledger.
 
 use super::{lines, world};
 use crate::common::psql;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+/// If a role may not create the ledger, the hint names `loads init --print`, with which an
+/// administrator creates it. Each role then sees and writes only the part of the ledger about its
+/// own tables.
 #[test]
 fn an_administrator_creates_the_tables() {
     let mut world = world();
@@ -39,7 +42,7 @@ fn an_administrator_creates_the_tables() {
     assert_eq!(run("c", "u").status.code(), Some(0));
     assert_eq!(world.sql("SELECT count(*) FROM t"), "10");
     assert_eq!(world.sql("SELECT count(*) FROM u"), "10");
-    // Each role sees and writes the record of its tables alone.
+    // Each role sees and writes only the part of the ledger about its own tables.
     for (role, seen) in [("a", "t"), ("b", "t"), ("c", "u")] {
         world.sql(&format!("SET ROLE {role}"));
         let tables = "SELECT string_agg(DISTINCT target::text, ',') FROM pgsluice_loads.";
@@ -57,6 +60,8 @@ fn an_administrator_creates_the_tables() {
     assert_eq!(world.sql("SELECT string_agg(target::text, ',') FROM pgsluice_loads.sources"), "t");
 }
 
+/// The next load upgrades a ledger of an earlier version and keeps what it records. A ledger of a
+/// later version is refused.
 #[test]
 fn tables_of_an_earlier_version_are_brought_to_this_one_and_later_ones_are_refused() {
     let mut world = world();

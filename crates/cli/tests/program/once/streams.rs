@@ -1,4 +1,5 @@
-//! Streams: standard input and pipes are recognised by a name, and compared while they are read.
+//! With `--once`, standard input and pipes are recognized by a name, and compared while they are
+//! read.
 
 use super::{counts, exact, lines, thrice, world};
 use crate::common::World;
@@ -24,7 +25,7 @@ fn error(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// These bytes as a program prints them.
+/// Sends these bytes through a program; returns its output.
 fn through(program: &[&str], bytes: &[u8]) -> Vec<u8> {
     let mut command = Command::new(program[0]);
     let command = command.args(&program[1..]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -36,12 +37,15 @@ fn through(program: &[&str], bytes: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
+/// A stream with the same name and bytes is loaded once, compressed or not. Changed bytes or
+/// options are an error, `--on-change append` loads what was added, and another name is another
+/// stream.
 #[test]
 fn a_stream_with_the_same_bytes_is_loaded_once() {
     let mut world = world();
     let bytes = lines(0, 60_000);
     assert_eq!(summary(&load(&world, &bytes, &[]))["loaded"], 60_000);
-    // However it is compressed.
+    // Compressed or not, it is the same stream.
     for same in [bytes.clone(), through(&["gzip"], &bytes), through(&["zstd", "-q"], &bytes)] {
         let again = summary(&load(&world, &same, &["--commit-every", "256kB"]));
         assert_eq!((&again["loaded"], &again["records_known"]), (&0.into(), &60_000.into()));
@@ -81,6 +85,7 @@ fn a_stream_with_the_same_bytes_is_loaded_once() {
     assert!(String::from_utf8_lossy(&said.stdout).contains("it is a stream"), "{said:?}");
 }
 
+/// With `--once`, standard input needs `--source-name`, and a file must not have it.
 #[test]
 fn a_stream_needs_a_name_and_a_file_has_one() {
     let world = world();
@@ -99,7 +104,7 @@ fn a_stream_needs_a_name_and_a_file_has_one() {
     }
 }
 
-/// The header is part of no piece, and must be the same all the same.
+/// The header of a stream belongs to no recorded piece, but it must still be unchanged.
 #[test]
 fn the_header_of_a_stream_must_be_the_same() {
     let mut world = world();
@@ -113,7 +118,8 @@ fn the_header_of_a_stream_must_be_the_same() {
     assert_eq!(counts(&mut world), thrice(20));
 }
 
-/// What is in a gap between known ranges is committed only if all of these are the same.
+/// Rows in a gap between known ranges are committed only after all known ranges have been found
+/// unchanged.
 #[test]
 fn nothing_of_another_stream_is_committed() {
     let mut world = world();
@@ -140,7 +146,8 @@ fn nothing_of_another_stream_is_committed() {
     assert_eq!(world.sql(rows), "200000 200000");
 }
 
-/// A pipe that the shell makes, and loads of streams that are killed at any moment.
+/// Loads of a stream, compressed or not, are killed at random moments. The same command continues,
+/// and each row is loaded once, also from a named pipe.
 #[test]
 fn a_killed_load_of_a_stream_continues() {
     let mut world = world();
@@ -162,7 +169,7 @@ fn a_killed_load_of_a_stream_continues() {
         let input = File::open(input).unwrap();
         let mut child = command.stdin(input).stderr(Stdio::piped()).spawn().unwrap();
         if kills == 0 {
-            // However fast the machine is: as soon as there are rows.
+            // The first kill comes as soon as there are rows, however fast the machine is.
             let rows = "SELECT EXISTS (SELECT FROM t)";
             while world.sql(rows) == "f" && child.try_wait().unwrap().is_none() {}
         } else {

@@ -1,4 +1,4 @@
-//! Rows that go straight to partitions over several connections, and in several transactions.
+//! `--route leaf` over several connections, and in several transactions.
 
 use super::{difference, load, twins};
 use crate::common::{on_first_and_last_major, on_last_major, wait_until, World};
@@ -25,7 +25,7 @@ fn rows(range: std::ops::Range<u32>) -> String {
     range.map(|a| format!("{a},{words}{a}\n")).collect()
 }
 
-/// The same rows, rejects and errors as by COPY into the root; lanes are committed together.
+/// Rows, rejects and errors are those of COPY into the root. The lanes are committed together.
 fn several(world: &mut World) {
     hashed(world);
     let lanes = ["--method", "lanes", "--lanes", "3"];
@@ -65,12 +65,15 @@ fn several(world: &mut World) {
     assert_eq!(world.sql("SELECT count(*) FROM pg_prepared_xacts"), "0");
 }
 
+/// With lanes and `--route leaf`, rows, rejects and errors are those of COPY into the root. The
+/// lanes are committed together.
 #[test]
 fn lanes_send_rows_to_partitions() {
     on_first_and_last_major(|installation| several(&mut World::new(installation)));
 }
 
-/// A load in pieces that stops at a record continues; ledger and rejects are as of a plain table.
+/// A load in pieces that exceeds its reject limit is continued. Ledger and rejects are those of a
+/// plain table.
 fn in_pieces(world: &mut World) {
     hashed(world);
     let good = rows(0..60_000);
@@ -111,6 +114,8 @@ fn in_pieces(world: &mut World) {
     }
 }
 
+/// With `--route leaf`, a load in pieces that exceeds its reject limit can be continued. Ledger and
+/// rejects are those of a plain table.
 #[test]
 fn pieces_sent_to_partitions_are_recorded_as_any_others() {
     on_last_major(|installation| in_pieces(&mut World::new(installation)));
@@ -164,12 +169,15 @@ fn detached_between(world: &mut World) {
     world.sql("DROP TABLE t_2");
 }
 
+/// A partition that is detached between two transactions of a load gets no row from then on. The
+/// next rows go where the changed table has them, and a note says so.
 #[test]
 fn a_partition_detached_between_two_transactions_gets_no_more_rows() {
     on_last_major(|installation| detached_between(&mut World::new(installation)));
 }
 
-/// What is loaded once is compared with what stock COPY loads.
+/// With `--once`, lanes and pieces, the rows are those of stock COPY, and a second load loads
+/// nothing.
 fn alike(world: &mut World) {
     hashed(world);
     let good = rows(0..40_000);
@@ -183,6 +191,8 @@ fn alike(world: &mut World) {
     assert_eq!(difference(world), "");
 }
 
+/// With `--route leaf`, `--once`, lanes and pieces, the rows are those of stock COPY, and a second
+/// load loads nothing.
 #[test]
 fn pieces_of_lanes_are_the_rows_of_stock_copy() {
     on_first_and_last_major(|installation| alike(&mut World::new(installation)));

@@ -1,4 +1,5 @@
-//! Rows that go straight to the partitions: the same rows in the same partitions as by stock COPY.
+//! `--route leaf` sends rows straight to the partitions. The same rows are in the same partitions
+//! as after stock COPY.
 
 mod lanes;
 mod types;
@@ -6,8 +7,8 @@ mod underway;
 
 use crate::common::{on_each_major, on_first_and_last_major, on_last_major, World};
 
-/// The table `t`, and `s` alike; a partition of one is named as that of the other, but for the
-/// first letter.
+/// Creates the table `t`, and `s` like it. Names of their partitions differ only in the first
+/// letter.
 fn twins(world: &mut World, ddl: &str) {
     for name in ["t", "s"] {
         world.sql(&format!("DROP TABLE IF EXISTS {name} CASCADE"));
@@ -15,7 +16,7 @@ fn twins(world: &mut World, ddl: &str) {
     }
 }
 
-/// Rows, and which partition they are in, that one of the two has and the other has not.
+/// The rows, with their partitions, that only one of the two tables has.
 fn difference(world: &mut World) -> String {
     let rows = |name| {
         format!(
@@ -25,7 +26,7 @@ fn difference(world: &mut World) -> String {
     world.difference(&rows("s"), &rows("t"))
 }
 
-/// Loads the file straight into partitions, and by stock COPY into the other table.
+/// Loads the file straight into partitions, and by stock COPY into the other table; compares both.
 fn load(world: &mut World, bytes: &[u8], more: &[&str]) -> serde_json::Value {
     world.stock("COPY s FROM STDIN CSV", bytes).unwrap();
     let file = world.file("rows.csv", bytes);
@@ -39,8 +40,8 @@ fn load(world: &mut World, bytes: &[u8], more: &[&str]) -> serde_json::Value {
     summary
 }
 
-/// Levels below levels, DEFAULT partitions, partitions that take no rows by name, values that the
-/// loader leaves to the server.
+/// Partitions of several levels, DEFAULT partitions, partitions to which rows cannot be sent
+/// directly, and values that the loader leaves to the server.
 fn every_partition(world: &mut World) {
     twins(
         world,
@@ -69,7 +70,7 @@ fn every_partition(world: &mut World) {
         let c = ["2023-12-31", "2024-01-01", "infinity", ""][i as usize % 4];
         rows.push_str(&format!("{a},{b},{c}\n"));
     }
-    // Far from the others, so that their chunks are understood.
+    // Far from the other rows, so that the loader can read their chunks.
     rows.push_str(&"15,x,yesterday\n".repeat(10));
     let summary = load(world, rows.as_bytes(), &[]);
     let (loaded, straight) = (summary["loaded"].as_u64(), summary["to_partitions"].as_u64());
@@ -80,12 +81,14 @@ fn every_partition(world: &mut World) {
     assert!(!notes.contains("refused a row"), "{notes}");
 }
 
+/// Rows are in the same partitions as after stock COPY: over several levels, in DEFAULT partitions,
+/// and with rows that must go through the root.
 #[test]
 fn rows_are_in_the_partitions_that_stock_copy_takes() {
     on_each_major(|installation| every_partition(&mut World::new(installation)));
 }
 
-/// Hash partitions that are partitioned further, and have the smaller modulus.
+/// A hash partition with the smallest modulus is itself partitioned.
 fn nested_hash(world: &mut World) {
     twins(
         world,
@@ -103,12 +106,14 @@ fn nested_hash(world: &mut World) {
     assert_eq!(summary["to_partitions"], 5_000, "{summary}");
 }
 
+/// If a hash partition with a smaller modulus is itself partitioned, rows still go straight to the
+/// right partitions.
 #[test]
 fn hash_partitions_of_another_modulus_that_are_partitioned_get_their_rows_straight() {
     on_first_and_last_major(|installation| nested_hash(&mut World::new(installation)));
 }
 
-/// An error is the one that COPY into the root reports, with its line; and so are rejects.
+/// Errors, with their lines, and rejects are those of COPY into the root.
 fn refused(world: &mut World) {
     twins(
         world,
@@ -147,12 +152,13 @@ fn refused(world: &mut World) {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "19997");
 }
 
+/// Errors, with their lines, and rejects are those of COPY into the root.
 #[test]
 fn an_error_has_the_line_and_the_words_of_copy_into_the_root() {
     on_first_and_last_major(|installation| refused(&mut World::new(installation)));
 }
 
-/// What keeps rows from going to partitions is said, and they go through the root.
+/// If rows cannot go straight to partitions, the plan says why, and that they go through the root.
 fn through_the_root(world: &mut World) {
     let table = "CREATE TABLE @ (a int, b text) PARTITION BY LIST (a);
         CREATE TABLE @_1 PARTITION OF @ FOR VALUES IN (1);
@@ -191,12 +197,12 @@ fn through_the_root(world: &mut World) {
     let output = world.run(&["plan", &file, "--table", "t", "--route", "leaf"]);
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("route     straight to 2 partitions"), "{said}");
-    // Nothing but the option changes what a load does.
+    // Without the option, this plan has no route.
     let output = world.run(&["plan", &file, "--table", "t"]);
     assert!(!String::from_utf8(output.stdout).unwrap().contains("route "));
 }
 
-/// With `--once`, rows that went straight to partitions are recorded as any others.
+/// With `--once`, rows that went straight to partitions are recorded like any others.
 fn recorded(world: &mut World) {
     twins(
         world,
@@ -213,17 +219,21 @@ fn recorded(world: &mut World) {
     assert_eq!(difference(world), "");
 }
 
+/// With `--once`, rows that went straight to partitions are recorded, and a second load loads
+/// nothing.
 #[test]
 fn what_went_straight_to_partitions_is_loaded_once() {
     on_last_major(|installation| recorded(&mut World::new(installation)));
 }
 
+/// If rows cannot go straight to partitions, the plan says why, and that they go through the root.
 #[test]
 fn a_plan_says_why_rows_go_through_the_root() {
     on_last_major(|installation| through_the_root(&mut World::new(installation)));
 }
 
-/// Partitions where they were measured to be faster: with indexes, for enough rows.
+/// Without `--route`, rows go straight to partitions where this was measured to be faster: with
+/// indexes and for enough rows.
 fn auto(world: &mut World) {
     twins(world, "CREATE TABLE @ (a int, b text) PARTITION BY HASH (a)");
     for i in 0..4 {
@@ -259,12 +269,15 @@ fn auto(world: &mut World) {
     assert!(!plan(world, &[&file]), "a row trigger");
 }
 
+/// Without `--route`, rows go straight to partitions if these have indexes and there are enough
+/// rows, but not with rejects or row triggers.
 #[test]
 fn partitions_with_indexes_are_loaded_one_by_one_without_being_asked() {
     on_last_major(|installation| auto(&mut World::new(installation)));
 }
 
-/// Leaves that the load has emptied get frozen rows, and a refused row is named as by the root.
+/// Rows of partitions that the load has truncated are frozen, and errors are those of COPY into the
+/// root.
 fn frozen(world: &mut World) {
     twins(
         world,
@@ -281,7 +294,7 @@ fn frozen(world: &mut World) {
     assert_eq!(summary["to_partitions"], 10_000, "{summary}");
     let said = world.log(&mut log);
     assert_eq!(said.matches("FROM STDIN WITH (FORMAT binary, FREEZE)").count(), 2, "{said}");
-    // No VACUUM has been there. Servers from 16 on extend a table by more pages than have rows.
+    // No VACUUM has run. Since PostgreSQL 16, a table is extended by more pages than have rows.
     for leaf in ["t_1", "t_2"] {
         world.sql(&format!("ANALYZE {leaf}"));
         let pages = format!(
@@ -315,7 +328,7 @@ fn frozen(world: &mut World) {
         assert_eq!(said(world, "leaf"), by_root);
         assert_eq!(difference(world), "", "{words}");
     }
-    // Savepoints, and input that cannot be read again.
+    // With savepoints, or with input that cannot be read again, rows are not frozen.
     world.log(&mut log);
     let rejects = world.path("rejected.csv");
     world.sql("TRUNCATE s");
@@ -331,6 +344,8 @@ fn frozen(world: &mut World) {
     assert!(!world.log(&mut log).contains("FREEZE"));
 }
 
+/// Rows of partitions that the load has truncated are written frozen, except with rejects or
+/// standard input. Errors are those of COPY into the root.
 #[test]
 fn rows_of_partitions_that_the_load_has_emptied_are_frozen() {
     on_first_and_last_major(|installation| frozen(&mut World::new(installation)));

@@ -1,9 +1,9 @@
-//! Generated keys of every type that is routed, by every strategy that it is routed by.
+//! Generated keys of every type by which the loader routes, for hash, range and list partitions.
 
 use super::{load, twins};
 use crate::common::{on_each_major, World};
 
-/// Keys of each type; more are tried with `PGSLUICE_SOAK`.
+/// The number of keys of each type; more with `PGSLUICE_SOAK`.
 fn keys() -> u64 {
     if std::env::var_os("PGSLUICE_SOAK").is_some() {
         1_000_000
@@ -12,7 +12,7 @@ fn keys() -> u64 {
     }
 }
 
-/// Numbers that look like any, the same each time.
+/// Random numbers that are the same in each run.
 struct Any(u64);
 
 impl Any {
@@ -23,7 +23,7 @@ impl Any {
         mixed ^ mixed >> 29
     }
 
-    /// A number of up to so many bits, short ones as often as long ones.
+    /// A number of up to `bits` bits; short ones are as frequent as long ones.
     fn number(&mut self, bits: u32) -> i64 {
         let shift = 64 - bits + (self.next() % u64::from(bits)) as u32;
         (self.next() as i64) >> shift
@@ -83,7 +83,7 @@ fn file(generator: Generator, null: bool) -> Vec<u8> {
     rows.into_bytes()
 }
 
-/// All of the rows went straight to a partition, and the server had nothing against it.
+/// Checks that all rows went straight to a partition, and that the server accepted all of them.
 fn straight(world: &mut World, bytes: &[u8], what: &str) {
     let summary = load(world, bytes, &["--time-zone", "UTC"]);
     assert_eq!(summary["to_partitions"], keys(), "{what}: {summary}");
@@ -122,7 +122,7 @@ fn by_range(world: &mut World, ty: &str, generator: Generator, [a, b, c]: [&str;
         ),
     );
     let mut rows = file(generator, true);
-    // The ends themselves, in place of as many others.
+    // The bounds themselves, in place of the first keys.
     let text = String::from_utf8(rows).unwrap();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     for (line, end) in lines.iter_mut().zip([a, b, c]) {
@@ -152,7 +152,7 @@ fn by_list(world: &mut World, ty: &str, generator: Generator) {
     straight(world, &file(generator, true), &format!("list of {ty}"));
 }
 
-/// Several columns, among them NULLs, make one hash.
+/// A hash of several columns, some of which are NULL.
 fn by_columns(world: &mut World) {
     twins(
         world,
@@ -199,6 +199,8 @@ fn every_type(world: &mut World) {
     straight(world, &file(moods, true), "list of an enum");
 }
 
+/// The loader routes keys of every type, and NULL, to the same hash, range or list partition as the
+/// server.
 #[test]
 fn every_key_is_routed_as_the_server_does() {
     on_each_major(|installation| every_type(&mut World::new(installation)));

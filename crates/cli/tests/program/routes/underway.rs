@@ -1,4 +1,4 @@
-//! What befalls a load while its rows go straight to partitions.
+//! What may happen during a load whose rows go straight to partitions.
 
 use super::{difference, twins};
 use crate::common::{on_first_and_last_major, on_last_major, wait_until, World};
@@ -37,7 +37,7 @@ fn rows(from: usize, to: usize) -> String {
     (from..to).map(|i| format!("{},{words}{i}\n", 1 + i % 3)).collect()
 }
 
-/// Waits until the partition has rows of the load, which are not committed.
+/// Waits until a partition has rows of the load that are not committed.
 fn wait_for_rows(world: &mut World) {
     let held = format!(
         "SELECT count(*) FROM {LOADER} AND EXISTS (SELECT 1 FROM pg_locks l \
@@ -46,7 +46,7 @@ fn wait_for_rows(world: &mut World) {
     wait_until(|| "no rows are sent".into(), || world.sql(&held) == "1");
 }
 
-/// Rows enough for more than one window.
+/// Enough rows for more than one window.
 const MANY: usize = 100_000;
 
 fn detached(world: &mut World) {
@@ -65,6 +65,7 @@ fn detached(world: &mut World) {
     world.sql("ALTER TABLE t DETACH PARTITION t_2; RESET lock_timeout");
 }
 
+/// DETACH PARTITION waits until the load has ended, and all rows are where stock COPY puts them.
 #[test]
 fn a_detach_waits_for_the_load() {
     on_first_and_last_major(|installation| detached(&mut World::new(installation)));
@@ -82,12 +83,13 @@ fn killed(world: &mut World) {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
 }
 
+/// If the loader is killed, no row stays in any partition.
 #[test]
 fn a_load_that_is_killed_leaves_no_row() {
     on_last_major(|installation| killed(&mut World::new(installation)));
 }
 
-/// Rows of a partition that is attached when the bounds are read already get there through the
+/// A partition is attached after the loader has read the bounds; its rows get there through the
 /// root. (With a DEFAULT partition, ATTACH waits for the load.)
 fn attached(world: &mut World) {
     twins(world, &TABLE.replace("CREATE TABLE @_rest PARTITION OF @ DEFAULT", ""));
@@ -104,7 +106,7 @@ fn attached(world: &mut World) {
             said.contains("inhdetachpending")
         },
     );
-    // That statement is at its end, and no row is sent before there is more input.
+    // That statement has ended, and no row is sent before there is more input.
     let idle = format!("SELECT count(*) FROM {LOADER} AND a.state = 'idle in transaction'");
     wait_until(|| "the loader does not wait".into(), || world.sql(&idle) == "1");
     for name in ["t", "s"] {
@@ -118,6 +120,8 @@ fn attached(world: &mut World) {
     assert_eq!(world.sql("SELECT count(*) FROM t_3"), "2000");
 }
 
+/// If a partition is attached after the loader has read the bounds, its rows get there through the
+/// root.
 #[test]
 fn a_partition_attached_meanwhile_gets_its_rows() {
     on_first_and_last_major(|installation| attached(&mut World::new(installation)));

@@ -1,4 +1,5 @@
-//! The library's calls for clusters: parts are taken and loaded by tasks, and the driver publishes.
+//! The library's interface for clusters: tasks take parts and load them, and the driver publishes
+//! the load.
 
 use super::{whole, worlds_files};
 use crate::once::lines;
@@ -9,6 +10,8 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
+/// Tasks take parts of a file and load them. The parts of a task that is dropped are free for
+/// others, and the load can be published only after all parts are loaded.
 #[test]
 fn tasks_load_and_the_driver_publishes() {
     let (mut world, paths) = worlds_files(&[("a.csv", lines(0, 100_000))], false);
@@ -25,13 +28,13 @@ fn tasks_load_and_the_driver_publishes() {
     assert!(parts.bytes() > 512 << 10, "{parts:?}");
     task.load(parts).unwrap();
     assert!(task.take().unwrap().is_some());
-    // The task is gone with parts in its hands.
+    // The task ends while it has parts.
     drop(task);
     let free = "SELECT count(*) FILTER (WHERE load IS NULL) || ' ' || \
         (SELECT count(*) FROM pgsluice_loads.leases) FROM pgsluice_loads.parts";
     let left = world.sql("SELECT count(*) FROM pgsluice_loads.parts");
     assert_eq!(world.sql(free), format!("{left} 0"));
-    // What is not loaded is not published.
+    // A load with parts that are not loaded is not published.
     let error = driver.share().unwrap().publish().unwrap_err();
     assert!(error.to_string().contains("parts are left to be loaded"), "{error}");
     assert_eq!(world.sql(free), format!("{left} 0"));
@@ -49,7 +52,7 @@ fn tasks_load_and_the_driver_publishes() {
     assert!(alone.share().is_err());
 }
 
-/// A file on a storage where each read takes a while.
+/// A file on storage where each read takes 200 ms.
 #[derive(Debug)]
 struct SlowFile(FileSource);
 
@@ -86,7 +89,8 @@ impl Source for SlowFile {
     }
 }
 
-/// A comparison may take longer than a lease: the machine that joins shows that it is at work.
+/// Comparing a known file may take longer than a lease. The machine that joins keeps its lease
+/// meanwhile, and loads only the rest.
 #[test]
 fn a_file_that_is_read_slowly_is_compared() {
     let (mut world, paths) = worlds_files(&[("a.csv", lines(0, 60_000))], false);

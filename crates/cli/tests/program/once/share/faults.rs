@@ -1,16 +1,16 @@
-//! Machines that are held up, servers that restart, clocks that are wrong.
+//! Machines that are suspended for a while, servers that restart, clocks that are wrong.
 
 use super::{ended, machine, machines, quoted, sum, whole, worlds_files};
 use crate::common::{signal, wait_until, Signal, World};
 use crate::once::{exact, lines};
 use std::process::{Child, Command};
 
-/// How many sessions of others do something that does not wait for a client.
+/// The number of other sessions that are active and do not wait for a client.
 const AT_WORK: &str = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
     AND backend_type = 'client backend' AND state = 'active' \
     AND wait_event_type IS DISTINCT FROM 'Client'";
 
-/// Starts a machine, and stops its process while it has a part and has committed another.
+/// Starts a machine, and suspends its process while it has a part and has committed another.
 fn held_up(world: &mut World, name: &str, all: &[&str]) -> Child {
     let child = machine(world, name, all);
     let begun = "SELECT to_regclass('pgsluice_loads.pieces') IS NOT NULL";
@@ -22,7 +22,7 @@ fn held_up(world: &mut World, name: &str, all: &[&str]) -> Child {
         || "no part is being loaded".into(),
         || {
             assert!(signal(child.id(), Signal::SIGSTOP));
-            // What it has sent may still commit the part.
+            // What the machine has sent may still commit the part.
             wait_until(|| "the server works on".into(), || world.sql(AT_WORK) == "0");
             let held = world.sql(sending) != "0";
             if !held {
@@ -34,8 +34,9 @@ fn held_up(world: &mut World, name: &str, all: &[&str]) -> Child {
     child
 }
 
-/// A machine is stopped for longer than its lease. Its rows are in the way of those who take over:
-/// they have the same keys. When it goes on, it finds that it has lost, and joins again.
+/// A machine is suspended for longer than its lease. Its rows have the same keys as those of the
+/// machines that take over, which complete the load. When it continues, it finds that it has lost
+/// its part, and joins again.
 #[test]
 fn a_machine_that_comes_back_doubles_nothing() {
     for key in ["", "ALTER TABLE t ADD PRIMARY KEY (a)"] {
@@ -58,7 +59,8 @@ fn a_machine_that_comes_back_doubles_nothing() {
     }
 }
 
-/// It comes back while others are still at work.
+/// A machine was suspended for longer than its lease and continues while others are still loading.
+/// Each row is loaded once.
 #[test]
 fn a_machine_comes_back_among_others() {
     let (mut world, paths) = worlds_files(&[("big.csv", quoted(300_000))], true);
@@ -69,14 +71,14 @@ fn a_machine_comes_back_among_others() {
     wait_until(|| "the lease does not expire".into(), || world.sql(stopped) == "stopped");
     assert!(signal(child.id(), Signal::SIGCONT));
     let done = [ended(&world, "0.json", child), ended(&world, "1.json", other)];
-    // Its summary is of the rows that it has committed, before and after.
+    // Its summary counts the rows that it has committed, before and after.
     assert!(sum(&done, "loaded") <= 300_000, "{done:?}");
     whole(&mut world, "together");
 }
 
-/// A machine is held up between its COMMIT and the server's answer: nobody takes its part until it is
-/// known what becomes of it. A deferred trigger holds the COMMIT, and only that of rows: a wait for a
-/// standby would hold the renewal of a lease as well, which may come first.
+/// A machine is suspended between its COMMIT and the server's answer. No machine takes its part
+/// until the outcome is known. A deferred trigger delays the COMMIT of rows only: a wait for a
+/// standby could delay the renewal of a lease instead.
 #[test]
 fn a_commit_is_waited_for() {
     let (mut world, paths) = worlds_files(&[("big.csv", quoted(150_000))], true);
@@ -114,8 +116,8 @@ fn a_commit_is_waited_for() {
     whole(&mut world, "after the commit");
 }
 
-/// A machine is held up after it has locked its load's row, and before its COMMIT: the server ends
-/// its session, so that the others do not wait for it forever.
+/// A machine is suspended after it has locked its load's row and before its COMMIT. The server ends
+/// its session, so that the others do not wait forever.
 #[test]
 fn a_machine_that_holds_locks_is_not_waited_for() {
     let (mut world, paths) = worlds_files(&[("big.csv", quoted(400_000))], true);
@@ -131,7 +133,7 @@ fn a_machine_that_holds_locks_is_not_waited_for() {
         || {
             assert!(child.try_wait().unwrap().is_none(), "it has loaded all");
             assert!(signal(child.id(), Signal::SIGSTOP));
-            // Not what it has sent before, such as a COMMIT.
+            // Wait for the end of what it has sent before, such as a COMMIT.
             wait_until(|| "the server works on".into(), || world.sql(AT_WORK) == "0");
             let held = world.sql(locked) == "t";
             if !held {
@@ -148,8 +150,8 @@ fn a_machine_that_holds_locks_is_not_waited_for() {
     whole(&mut world, "with the first machine");
 }
 
-/// A machine is held up while it joins, and has the lock under which machines plan: the server ends its
-/// session, and others can join.
+/// A machine is suspended while it joins and has the lock under which machines plan. The server
+/// ends its session, so that others can join.
 #[test]
 fn a_machine_that_joins_is_not_waited_for() {
     let (mut world, paths) = worlds_files(&[("a.csv", lines(0, 10_000))], false);
@@ -176,7 +178,7 @@ fn a_machine_that_joins_is_not_waited_for() {
     whole(&mut world, "with the first machine");
 }
 
-/// The server restarts: all machines end, and the same command goes on.
+/// If the server restarts, all machines end, and the same command continues the load.
 #[test]
 fn the_server_restarts() {
     let (mut world, paths) = worlds_files(&[("big.csv", quoted(150_000))], true);
@@ -200,7 +202,8 @@ fn the_server_restarts() {
     whole(&mut world, "after a restart");
 }
 
-/// The clocks of two machines differ by years: leases are the server's.
+/// The clocks of machines differ by years. No machine is taken for dead, since only the server's
+/// clock decides when a lease expires.
 #[test]
 fn clocks_of_machines_decide_nothing() {
     let (mut world, paths) = worlds_files(&[("big.csv", quoted(100_000))], true);
@@ -241,7 +244,8 @@ fn clocks_of_machines_decide_nothing() {
     whole(&mut world, "with other clocks");
 }
 
-/// SIGTERM: what the machine has is free at once, and others need not wait for its lease.
+/// After SIGTERM, the parts of a machine are free at once, and others need not wait until its lease
+/// expires.
 #[test]
 fn a_machine_that_is_stopped_leaves_its_parts() {
     let (mut world, paths) = worlds_files(&[("a.csv", lines(0, 400_000))], false);

@@ -1,4 +1,4 @@
-//! Machines are killed at random moments; those that are left complete the load.
+//! Machines are killed at random moments; the remaining ones complete the load.
 
 use super::{ended, machine, machines, quoted, sum, whole, worlds_files};
 use crate::common::{wait_until, World};
@@ -14,7 +14,8 @@ fn is_in_the_middle(world: &mut World) -> bool {
     world.sql(begun) == "t" && world.sql(left) == "t"
 }
 
-/// Two of three machines are killed in each round. The third one takes over what they had.
+/// Two of three machines are killed in each round. The third one takes over their parts and
+/// completes the load.
 #[test]
 fn killed_machines_are_replaced() {
     let most = if std::env::var_os("PGSLUICE_SOAK").is_some() { 200 } else { 30 };
@@ -31,8 +32,8 @@ fn killed_machines_are_replaced() {
     all.extend(["--header", "--commit-every", "128kB", "--lease", "1s"]);
     let lanes = [&all[..], &["--method", "lanes", "--lanes", "2"]].concat();
     let (mut done, mut in_the_middle, mut random) = (0, 0, 20_u64);
-    // Milliseconds within which one is killed: more if nothing is committed by then, as on a machine
-    // that is slow or busy.
+    // Milliseconds within which a machine is killed: more if nothing is committed by then, as on a
+    // slow or busy computer.
     let mut within = 700;
     let mut below = |end: u64| {
         random =
@@ -66,8 +67,8 @@ fn killed_machines_are_replaced() {
     assert!(in_the_middle > 3, "no kill came in the middle");
 }
 
-/// All machines are killed. A day later the same command goes on, on other machines and in other
-/// numbers; and so does a load that is not shared.
+/// After all machines are killed, other machines continue the load with the same command, and so
+/// does a load without `--share`.
 #[test]
 fn all_machines_are_killed() {
     let (mut world, paths) = worlds_files(&[("big.csv", quoted(150_000))], true);

@@ -10,35 +10,35 @@ use serde_json::Value;
 use std::fs;
 use std::process::Child;
 
-/// Starts a machine, whose summary gets this name.
+/// Starts a machine that writes its summary to a file with this name.
 fn machine(world: &World, name: &str, more: &[&str]) -> Child {
     let summary = world.path(name);
     let lease: &[&str] = if more.contains(&"--lease") { &[] } else { &["--lease", "2s"] };
     start(world, &[&["--share", "--summary", &summary], lease, more].concat())
 }
 
-/// The lease where no machine is killed: on a busy computer, a machine that runs may not renew a
+/// The lease for tests in which no machine is killed. On a busy computer, a machine may not renew a
 /// lease of seconds in time.
 const LONG: [&str; 2] = ["--lease", "5min"];
 
-/// Whether the table of parts is there. Within a transaction, `to_regclass` may not see new tables.
+/// Whether the table of parts exists. Within a transaction, `to_regclass` may not see new tables.
 const BEGUN: &str = "SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'parts')";
 
-/// The summary of a machine that ends well.
+/// Waits for a machine, which must succeed; returns its summary.
 fn ended(world: &World, name: &str, child: Child) -> Value {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{name}: {output:?}");
     serde_json::from_slice(&fs::read(world.path(name)).unwrap()).unwrap()
 }
 
-/// Runs so many machines at once; their summaries.
+/// Runs `count` machines at the same time; returns their summaries.
 fn machines(world: &World, count: usize, more: &[&str]) -> Vec<Value> {
     let name = |i: usize| format!("machine-{i}.json");
     let all: Vec<Child> = (0..count).map(|i| machine(world, &name(i), more)).collect();
     all.into_iter().enumerate().map(|(i, child)| ended(world, &name(i), child)).collect()
 }
 
-/// As [`machines`]. None loads before each of them has a part.
+/// As [`machines`], but no machine loads before each has a part.
 fn machines_with_a_part_each(world: &mut World, count: usize, more: &[&str]) -> Vec<Value> {
     let name = |i: usize| format!("machine-{i}.json");
     world.sql("BEGIN; LOCK TABLE t IN SHARE MODE");
@@ -54,16 +54,17 @@ fn sum(summaries: &[Value], of: &str) -> u64 {
     summaries.iter().map(|summary| summary[of].as_u64().unwrap()).sum()
 }
 
-/// The table has what stock COPY loads, the record says so, and nothing is left to be done.
+/// Checks that the table has the rows of stock COPY, that the ledger says so, and that no part is
+/// left.
 fn whole(world: &mut World, what: &str) {
     exact(world, what);
     assert_eq!(world.difference("(SELECT a, b FROM t)", "stock"), "", "{what}");
     let state = "SELECT string_agg(DISTINCT state, ',') FROM pgsluice_loads.sources";
     assert_eq!(world.sql(state), "complete", "{what}");
-    // A machine that was killed without a part is not missed.
+    // Leases may be left, by machines that were killed without a part.
     let left = "SELECT count(*) FROM pgsluice_loads.parts";
     assert_eq!(world.sql(left), "0", "{what}");
-    // The records and lines of each file are counted from its start to its end.
+    // The pieces of each file number its records and lines without gaps.
     let gaps = "SELECT count(*) FROM (SELECT first_record, first_line, source, \
           lag(first_record + records) OVER w AS record, lag(first_line + lines) OVER w AS line \
         FROM pgsluice_loads.pieces WINDOW w AS (PARTITION BY source ORDER BY start_byte)) p \
@@ -71,7 +72,7 @@ fn whole(world: &mut World, what: &str) {
     assert_eq!(world.sql(gaps), "0", "{what}");
 }
 
-/// A world whose table `stock` gets the same bytes.
+/// A world with these files, and a table `stock` with their rows by stock COPY.
 fn worlds_files(files: &[(&str, Vec<u8>)], header: bool) -> (World, Vec<String>) {
     let mut world = world();
     world.sql("CREATE TABLE stock (LIKE t)");
@@ -94,6 +95,8 @@ fn quoted(count: usize) -> Vec<u8> {
     bytes
 }
 
+/// Several machines load 20 files together, one of them compressed. Each machine loads a part of
+/// the rows, each row is loaded once, and the table is analyzed at the end.
 #[test]
 fn machines_share_many_files() {
     let files: Vec<(String, Vec<u8>)> =
@@ -114,13 +117,15 @@ fn machines_share_many_files() {
         let last = done.iter().filter(|summary| summary["share"]["last"] == true).count();
         assert!(last <= 1, "{done:?}");
         whole(&mut world, &format!("{count} machines"));
-        // Statistics were made by the last one.
+        // The last machine has analyzed the table.
         assert_eq!(world.sql("SELECT reltuples FROM pg_class WHERE relname = 't'"), "200000");
         let again = world.load(&[&all[..], &["--table", "t", "--once", "--share"]].concat());
         assert_eq!(again.unwrap()["files_known"], 20);
     }
 }
 
+/// One, two or four machines load one large file in parts. Each row is loaded once, and record and
+/// line numbers have no gaps.
 #[test]
 fn machines_share_one_large_file() {
     // A byte order mark precedes the header.
@@ -139,15 +144,15 @@ fn machines_share_one_large_file() {
         let verified = world.run(&["loads", "verify", "1"]);
         assert!(verified.status.success(), "{verified:?}");
     }
-    // Lanes within a machine, and another place of the parts' ends.
+    // Lanes within each machine, and parts that end elsewhere.
     world.sql("TRUNCATE t; DROP SCHEMA pgsluice_loads CASCADE");
     let lanes = [paths[0].as_str(), "--header", "--commit-every", "1MB", "--method", "lanes"];
     machines(&world, 2, &[&lanes[..], &["--lanes", "2"]].concat());
     whole(&mut world, "lanes");
 }
 
-/// The text format, CR LF, rules on quotes that need a walk through the records, and files that are
-/// one part.
+/// Files in the text format, with CR LF and with each rule on stray quotes are divided into parts.
+/// With `--comment`, a file is one part. Each row is loaded once.
 #[test]
 fn other_forms_are_divided_or_not() {
     let mut world = world();
@@ -178,7 +183,8 @@ fn other_forms_are_divided_or_not() {
     }
 }
 
-/// A bad record is named as in the whole file. Everything else is loaded, by whatever machine.
+/// A bad record is reported with its line in the whole file. All other parts are loaded, and the
+/// same command loads the rest after a correction.
 #[test]
 fn a_bad_record_stops_its_part() {
     let mut bytes = quoted(60_000);
@@ -204,9 +210,9 @@ fn a_bad_record_stops_its_part() {
     assert!(named >= 1);
     exact(&mut world, "after a bad record");
     let rows: u64 = world.sql("SELECT count(*) FROM t").parse().unwrap();
-    // Of a part all lanes commit, or none.
+    // All lanes of a part commit, or none.
     assert!((40_000..60_000).contains(&rows), "{rows}");
-    // The same bytes: the part is tried again.
+    // With the same bytes, the part is tried again.
     let said =
         world.load(&[&all[..], &["--table", "t", "--once", "--share"]].concat()).unwrap_err();
     assert!(said.contains(&format!("line {end}")) && !said.contains("another machine"), "{said}");
@@ -216,12 +222,13 @@ fn a_bad_record_stops_its_part() {
     whole(&mut world, "corrected");
 }
 
-/// A file that cannot be read to its end is found out when it is divided. Everything else is loaded.
+/// A file that cannot be read to its end is reported when it is divided into parts. All other files
+/// are loaded.
 #[test]
 fn a_damaged_file_stops_its_part() {
     let files = [("b.csv", lines(0, 2000)), ("c.csv", lines(2000, 2000))];
     let (mut world, paths) = worlds_files(&files, false);
-    // Random numbers: also compressed, they are more than two parts.
+    // Random numbers: even compressed, they are more than two parts.
     let mut random = 1_u64;
     let text: String = (0..60_000)
         .map(|i| {
@@ -233,7 +240,7 @@ fn a_damaged_file_stops_its_part() {
     assert!(std::process::Command::new("gzip").arg(&plain).status().unwrap().success());
     let damaged = format!("{plain}.gz");
     let mut bytes = fs::read(&damaged).unwrap();
-    // The first block, after the header with the name: no block is of this type.
+    // The first block, after the header with the name, gets a type that no block has.
     bytes[10 + "a.csv\0".len()] = 0xff;
     fs::write(&damaged, &bytes).unwrap();
     let all = [&paths[0], &damaged, &paths[1], "--commit-every", "64kB", LONG[0], LONG[1]];
@@ -256,12 +263,13 @@ fn a_damaged_file_stops_its_part() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "4000");
 }
 
-/// A load that is not shared waits for those that are, and they wait for it.
+/// A load without `--share` waits for loads with it, and they wait for it. If it is killed,
+/// machines continue it together.
 #[test]
 fn loads_that_are_not_shared_wait() {
     let (mut world, paths) = worlds_files(&[("a.csv", lines(0, 300_000))], false);
     let all = [paths[0].as_str(), "--commit-every", "256kB"];
-    // The first one does not end before the others come.
+    // The first load does not end before the others start.
     world.sql("BEGIN; LOCK TABLE t IN SHARE MODE");
     let first = machine(&world, "first.json", &[&all[..], &LONG].concat());
     wait_until(|| "nothing begins".into(), || world.sql(BEGUN) == "t");
@@ -274,7 +282,7 @@ fn loads_that_are_not_shared_wait() {
     assert!(alone.wait_with_output().unwrap().status.success());
     ended(&world, "shared.json", shared);
     whole(&mut world, "all three");
-    // The other way round: what is not shared was killed, and others continue it together.
+    // The other way round: a load without `--share` is killed, and machines continue it together.
     world.sql("TRUNCATE t; DROP SCHEMA pgsluice_loads CASCADE");
     let mut child = start(&world, &all);
     let commits = "SELECT to_regclass('pgsluice_loads.commits') IS NOT NULL";
@@ -288,7 +296,7 @@ fn loads_that_are_not_shared_wait() {
     whole(&mut world, "continued together");
 }
 
-/// Files with the same bytes are loaded once, even if different machines have them.
+/// Files with the same bytes are loaded once, even if different machines load them.
 #[test]
 fn the_same_bytes_are_loaded_once() {
     let bytes = lines(0, 100_000);
@@ -304,7 +312,8 @@ fn the_same_bytes_are_loaded_once() {
     assert_eq!(world.sql(names), "2 1");
 }
 
-/// A file with the same name and other bytes is not the one that others are loading.
+/// If a machine's file has the same name as that of the others but other bytes, that machine is
+/// refused. After the bytes are restored, the load is completed.
 #[test]
 fn another_file_of_the_name_is_refused() {
     let (mut world, paths) = worlds_files(&[("a.csv", lines(0, 300_000))], false);
@@ -324,12 +333,14 @@ fn another_file_of_the_name_is_refused() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("changed while it was"), "{said}");
-    // As it was, it can be loaded on.
+    // With its old bytes, the load continues.
     fs::write(&paths[0], lines(0, 300_000)).unwrap();
     machines(&world, 2, &all);
     whole(&mut world, "as it was");
 }
 
+/// Options and methods that do not work with `--share` are refused, with the reason. The plan says
+/// how large parts are and after how long a machine is taken for dead.
 #[test]
 fn what_cannot_be_shared_is_refused() {
     let mut world = world();
@@ -348,7 +359,7 @@ fn what_cannot_be_shared_is_refused() {
         assert_eq!(output.status.code(), Some(2), "{wrong:?} {said}");
         assert!(said.contains(why), "{wrong:?} {said}");
     }
-    // Why there are no rejects, and what to do, before anything is read.
+    // The message says why there are no rejects and what to do, before anything is read.
     for command in ["plan", "load"] {
         let all = [command, "none.csv", "--table", "t", "--once", "--share"];
         let output = world.run(&[&all[..], &["--on-error", "reject"]].concat());
