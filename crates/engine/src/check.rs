@@ -1,10 +1,9 @@
-//! `check`: every value parsed and converted, nothing written, every bad record told.
+//! `check`: parses and converts every value, writes nothing, and reports every bad record.
 //!
-//! The records go the way of a load, into a temporary table with the target's
-//! types, NOT NULL and CHECK constraints for the columns that the file supplies,
-//! which is emptied after each chunk and gone with the transaction. Sequences
-//! are not drawn from, triggers do not fire. What depends on other rows (unique
-//! and foreign keys, exclusion, partitions) is not checked.
+//! The records are processed as in a load, but into a temporary table. It has the target's types,
+//! NOT NULL and CHECK constraints for the columns that the file supplies. It is emptied after each
+//! chunk and dropped at the end of the transaction. No sequence is advanced, and no trigger fires.
+//! What depends on other rows (unique and foreign keys, exclusion, partitions) is not checked.
 
 use crate::blame::of_condition;
 use crate::clue;
@@ -28,9 +27,12 @@ use std::sync::Arc;
 /// The temporary table.
 const SCRATCH: &str = "pgsluice_check";
 
-/// The columns of a table, each with its definition, if what a row has there without a
-/// value is the same each time: no sequence is drawn from. And what a marker of the default
-/// stands for there: where that would be drawn (by `nextval`, whose oid is fixed), a number.
+/// Reads the columns of a table, with a definition and a default for each.
+///
+/// - The definition is NULL if rows without a value may differ there, so that no sequence is
+///   advanced.
+/// - The default is what the DEFAULT marker stands for. If that is drawn from a sequence (by
+///   `nextval`, whose OID is fixed), it is a number instead.
 const COLUMNS: &str = "SELECT a.attname, CASE WHEN a.attgenerated = '' AND a.attidentity = '' \
       AND NOT t.typnotnull AND NOT EXISTS (SELECT FROM \
         pg_catalog.regexp_matches(pg_catalog.concat(d.adbin, t.typdefaultbin), ':funcid ([0-9]+)', 'g') AS m \
@@ -52,25 +54,25 @@ const COLUMNS: &str = "SELECT a.attname, CASE WHEN a.attgenerated = '' AND a.att
 pub struct Checked {
     /// records read
     pub read: u64,
-    /// records that the types and constraints take
+    /// records that the types and constraints accept
     pub good: u64,
     /// records that were reported
     pub bad: u64,
-    /// the lines that they span
+    /// number of lines of these records
     pub bad_lines: u64,
     /// lines read
     pub lines: u64,
-    /// records passed over by `--skip` or `--where`, and lines that are no records
+    /// records skipped by `--skip` or `--where`, and lines that are not records
     pub skipped: u64,
     /// fields with a quote that neither opens nor closes them
     pub stray_quotes: u64,
 }
 
-/// Checks the files; `tell` hears of every bad record, in the file's order.
+/// Checks the files. Calls `tell` for every bad record, in the order of the file.
 ///
 /// # Errors
 ///
-/// The check could not be made, or a PGCOPY file cannot be read on.
+/// The check cannot be made, or a PGCOPY file cannot be read any further.
 pub fn check(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Error> {
     let condition = options.target.filter.as_deref();
     run(options, watch, tell)
@@ -89,7 +91,7 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
     let target = make_plan(&mut conn, &reader, options, purpose, false)?;
     make_scratch(&mut conn, &target)?;
     let options = scratch_options(options, &target);
-    // What inferred types would alter ends a load.
+    // Values that inferred types would alter end a load.
     let purpose = Purpose::Check { inferred: target.inferred.clone() };
     let plan = make_plan(&mut conn, &reader, &options, purpose, false)?;
     for statement in &plan.before {
@@ -129,7 +131,7 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
     })
 }
 
-/// Messages of the server name the temporary table; the user's is another one.
+/// Replaces the name of the temporary table in the server's messages by that of the target.
 fn of_target(mut tell: Listener, relation: &str) -> Listener {
     let (scratch, target) = (format!("\"{SCRATCH}\""), format!("\"{relation}\""));
     Box::new(move |reject: &Reject| {
@@ -139,9 +141,9 @@ fn of_target(mut tell: Listener, relation: &str) -> Listener {
     })
 }
 
-/// The target's columns that the file supplies, with their constraints, and with their
-/// defaults where the file has a marker for these; and where rows
-/// are left out by a condition, which may name any column, the others without.
+/// Creates a table with the target's columns that the file supplies, and their constraints. If the
+/// file has a marker for defaults, these columns get their defaults. If a condition leaves out
+/// rows, it may name any column. Then the other columns are added without constraints.
 fn make_scratch(conn: &mut Conn, target: &Plan) -> Result<(), Error> {
     conn.exec(&format!(
         "CREATE TEMPORARY TABLE {SCRATCH} (LIKE {} INCLUDING CONSTRAINTS) ON COMMIT DROP",
@@ -160,7 +162,7 @@ fn make_scratch(conn: &mut Conn, target: &Plan) -> Result<(), Error> {
             }
             continue;
         }
-        // With the column, CHECK constraints go that name it.
+        // This also drops the CHECK constraints that name the column.
         conn.exec(&format!("ALTER TABLE pg_temp.{SCRATCH} DROP COLUMN {column}"))?;
         if let (Some(definition), true) = (&row[1], target.filter.is_some()) {
             conn.exec(&format!("ALTER TABLE pg_temp.{SCRATCH} ADD COLUMN {definition}"))?;
@@ -169,7 +171,7 @@ fn make_scratch(conn: &mut Conn, target: &Plan) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same load, into the temporary table.
+/// Returns the options of the same load into the temporary table.
 fn scratch_options(options: &Options, target: &Plan) -> Options {
     let mut options = options.clone();
     let into = &mut options.target;

@@ -1,5 +1,5 @@
-//! A hint for an error that another dialect would explain: what the file itself shows, where the
-//! options say something else.
+//! Hints for errors that a wrong dialect may have caused: what the file itself shows, if it differs
+//! from the options.
 
 use crate::error::{Error, Kind};
 use crate::input::{can_be_read_again, peek};
@@ -11,15 +11,15 @@ use pgsluice_core::scan::Format;
 const LINE_ENDS: &str = "the lines before end in another way: make all alike (sed 's/\\r$//' \
                          removes CR), or put a value of several lines in quotes";
 
-/// The error with what the first file shows against the options, or else with what its value looks
-/// like, if it has no hint.
+/// Adds a hint to an error that has none: what the first file shows in contrast to the options, or
+/// else what the value looks like.
 pub(crate) fn explained(error: Error, options: &Options) -> Error {
     let state = error.sqlstate();
     let of_content = state.is_empty() || state.starts_with("22");
     let may_be = matches!(error.kind(), Kind::Failed | Kind::Data) && of_content;
-    // The server's own hint, that there are other styles of dates, does not say which.
+    // The server's hint says that there are other styles of dates, but not which one is right.
     let of_moment = matches!(state, "22007" | "22008");
-    // Its hint for lines of different ends is quotes.
+    // For lines with different line ends, the server's hint is to use quotes.
     let of_line_end = ["unquoted newline", "unquoted carriage return"];
     if may_be && of_line_end.iter().any(|text| error.message().contains(text)) {
         return error.with_hint(LINE_ENDS);
@@ -34,7 +34,7 @@ pub(crate) fn explained(error: Error, options: &Options) -> Error {
     }
 }
 
-/// What the first file shows against the options.
+/// Returns what the first file shows in contrast to the options.
 fn of_file(error: &Error, options: &Options) -> Option<Text> {
     let of_moment = matches!(error.sqlstate(), "22007" | "22008");
     let source = options.input.sources.first().filter(|_| can_be_read_again(&options.input))?;
@@ -54,7 +54,7 @@ fn of_file(error: &Error, options: &Options) -> Option<Text> {
     ))
 }
 
-/// What a value that is none of its column's type is in another spelling.
+/// Returns the hint for a value that its column's type rejects: what it is in another spelling.
 fn of_value(error: &Error, options: &Options) -> Option<Text> {
     let place = error.place().filter(|_| matches!(error.sqlstate(), "22P02" | "22007"))?;
     let (column, value) = (place.column.as_deref()?, place.value.as_deref()?);
@@ -65,7 +65,7 @@ fn of_value(error: &Error, options: &Options) -> Option<Text> {
         return Some(text!("`force-null` '{}' makes \"\" NULL, as an empty value is", column));
     }
     let converted = |how: &str| text!("`expr` \"{}={}\"", column, how);
-    // Where no point has been seen, one that comes later is no mark to drop.
+    // If the value has no point, do not treat points in later values as separators.
     let comma = match value.contains('.') {
         true => converted("replace(replace(?, '.', ''), ',', '.')"),
         false => converted("replace(?, ',', '.')"),
@@ -87,7 +87,7 @@ fn of_value(error: &Error, options: &Options) -> Option<Text> {
     }
 }
 
-/// What is detected without a doubt and is not what the options say.
+/// Returns the settings that were detected without a doubt and differ from the options.
 fn other(found: &Detected, options: &Options) -> Vec<Setting> {
     let Some(dialect) = options.input.dialect() else { return Vec::new() };
     let sure = |what: &str| found.doubts.iter().all(|doubt| doubt.what != what);

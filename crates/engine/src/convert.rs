@@ -1,4 +1,4 @@
-//! Files to PGCOPY, the binary form of COPY, with or without a server.
+//! Converts files to PGCOPY, the binary form of COPY, with or without a server.
 
 use crate::error::{shown, Error, Place};
 use crate::facts::Purpose;
@@ -15,14 +15,14 @@ use pgsluice_core::shape::{Column, Env, RowShape, Type, ValueSource};
 use pgsluice_core::sink::{PgCopySink, HEADER, TRAILER};
 use std::io::Write;
 
-/// Rows are written when they take more bytes than this.
+/// Rows are written when they take more than this number of bytes.
 const WRITTEN: usize = 2 << 20;
 
-/// The longest row, in bytes: what is padded to more by columns of `char(n)` is refused.
+/// The longest row, in bytes. Columns of `char(n)` may pad a row to more; it is rejected.
 const LONGEST: usize = 32 << 20;
 
-/// The shape of rows of these types, one for each field. Without a server to ask, money
-/// is that of `lc_monetary = 'C'`.
+/// Returns the shape of rows of these types, one for each field. Since there is no server, the
+/// format of `money` is that of `lc_monetary = 'C'`.
 pub fn shape_of_types(types: Vec<Type>, utc: bool) -> RowShape {
     let fields = types.len();
     let column = |(i, ty)| Column::new(&format!("{}", i + 1), ty, i);
@@ -30,12 +30,12 @@ pub fn shape_of_types(types: Vec<Type>, utc: bool) -> RowShape {
     RowShape { columns, fields, env: Env { utc, money_c: true, ..Env::default() } }
 }
 
-/// The shape of rows for a table, and for files that [`open`] has opened: its columns in
-/// their order, whatever the header's is, since PGCOPY says no names.
+/// Returns the shape of rows for a table, and for files that [`open`] has opened. The columns are
+/// in the order of the table, not in that of the header, because PGCOPY has no names.
 ///
 /// # Errors
 ///
-/// As [`Loader::plan`](crate::Loader::plan); or only the server reads the type of a column.
+/// As for [`Loader::plan`](crate::Loader::plan); or only the server can read the type of a column.
 pub fn shape_of_table(reader: &Reader, options: &Options) -> Result<RowShape, Error> {
     let options = &options.reading(reader);
     let mut conn = Conn::open(&options.target.url)?;
@@ -59,11 +59,11 @@ pub fn shape_of_table(reader: &Reader, options: &Options) -> Result<RowShape, Er
     }
 }
 
-/// Opens the files, before anything is written.
+/// Opens the files before anything is written.
 ///
 /// # Errors
 ///
-/// They are of a form that is not converted, or cannot be read.
+/// Files of this form are not converted, or they cannot be read.
 pub fn open(input: &InputOptions) -> Result<Reader, Error> {
     if input.format == FileFormat::Binary {
         return Err(binary_already());
@@ -79,12 +79,12 @@ fn binary_already() -> Error {
     Error::usage("the input is already binary")
 }
 
-/// Writes the records of files that [`open`] has opened as PGCOPY; gives their number.
+/// Writes the records of files that [`open`] has opened as PGCOPY. Returns their number.
 ///
 /// # Errors
 ///
-/// A record cannot be surely encoded, or reading or writing fails. What was
-/// written so far is then no whole PGCOPY stream.
+/// A record cannot be encoded with certainty, or reading or writing fails. The output is then not a
+/// complete PGCOPY stream.
 pub fn convert(
     mut reader: Reader,
     input: &InputOptions,
@@ -125,7 +125,7 @@ fn unwritten(e: &std::io::Error) -> Error {
     Error::io("write", "the output", e)
 }
 
-/// Writes the rows that the sink holds, and empties it.
+/// Writes the rows in the sink, and empties the sink.
 fn write(sink: &mut PgCopySink, out: &mut dyn Write) -> Result<(), Error> {
     out.write_all(sink.bytes()).map_err(|e| unwritten(&e))?;
     sink.clear();

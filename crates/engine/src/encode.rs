@@ -1,5 +1,5 @@
-//! Chunks to what is sent for them: rows where the core is sure of every
-//! field, the file's own bytes where the server has to judge.
+//! Prepares chunks for sending: as rows if the core is sure of every field, and otherwise as the
+//! bytes of the file, which the server checks.
 
 use crate::buffer_pool::BufferPool;
 use crate::infer::Fit;
@@ -14,8 +14,8 @@ use pgsluice_core::scan::{quote_strays, valid_utf8, Dialect, Eol, Format, Next, 
 use pgsluice_core::sink::{PgCopySink, RowSink};
 use std::sync::Arc;
 
-/// The most bytes that rows take, many times those of a chunk; columns of `char(n)` pad text to
-/// more than that.
+/// The most bytes that the rows of a chunk may take. This is many times the size of a chunk, but
+/// columns of `char(n)` may pad text to more.
 const MOST_ROWS: usize = 8 << 20;
 
 /// What is sent for a chunk.
@@ -23,16 +23,16 @@ const MOST_ROWS: usize = 8 << 20;
 pub enum Body {
     /// the chunk's own bytes
     AsIs,
-    /// the chunk's own bytes, of CSV, which mean the same in the text format
+    /// the chunk's own bytes; they are CSV and mean the same in the text format
     Plain,
     /// rows in the binary form
     Rows(Vec<u8>),
-    /// the records, written again in the form of the plan
+    /// the records, rewritten in the form of the plan
     Rewritten(Vec<u8>),
-    /// the chunk's records in the file's own form, with lines of `\.` and fields with literal
-    /// stray quotes quoted
+    /// the chunk's records in the file's own form, with quotes around lines of `\.` and around
+    /// fields with literal stray quotes
     Guarded(Vec<u8>),
-    /// rows in the binary form, by the partitions that they go to
+    /// rows in the binary form, grouped by partition
     Split(Split),
 }
 
@@ -41,29 +41,29 @@ pub enum Body {
 pub struct Prepared {
     /// the chunk as it was read
     pub chunk: Arc<Chunk>,
-    /// its records recast, where the plan has that done
+    /// its recast records, if the plan requires that
     pub recast: Option<Chunk>,
     /// what is sent for it
     pub body: Body,
     /// the records and lines of the chunk as it was read
     pub counts: Counts,
-    /// the lines of the records in the file's own form, as they are sent
+    /// the number of lines of the records in the file's own form, as they are sent
     pub sent_lines: u64,
     /// fields with stray quotes
     pub stray_quotes: u64,
-    /// the hash of the chunk as it was read, where the plan has it recorded
+    /// the hash of the chunk as it was read, if the plan records it
     pub hash: Option<blake3::Hash>,
-    /// what no COPY of its own would notice, and in which line of the chunk
+    /// a fault that a COPY of this chunk alone would not detect, and its line in the chunk
     pub fault: Option<(Fault, u64)>,
 }
 
-/// Why a record stops the load before the server has a say.
+/// Why a record stops the load before the server checks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// it breaks the rules of the file's form: by a stray quote, which COPY would accept, or as the
-    /// chunk's first one
+    /// it is malformed: by a stray quote that COPY would accept, by the line end of the chunk's
+    /// first record, or in a record that has to be recast
     Malformed(Malformed),
-    /// the type that was inferred for the column with this index takes the value and alters it
+    /// the type that was inferred for the column with this index accepts the value but alters it
     Altered(usize),
 }
 
@@ -77,13 +77,13 @@ impl Prepared {
         }
     }
 
-    /// The records, one field for each column.
+    /// The records, with one field for each column.
     pub fn records(&self) -> &Chunk {
         self.recast.as_ref().unwrap_or(&self.chunk)
     }
 
-    /// Whole records of a file in their own form, recast if need be: all that precede the first
-    /// malformed one.
+    /// Prepares whole records of a file in their own form, recast if necessary. They must precede
+    /// the first malformed record.
     pub fn own(plan: &Plan, dialect: &Dialect, chunk: Chunk) -> Prepared {
         let recast = plan.recast.as_ref().and_then(|r| r.chunk(&chunk, dialect).ok());
         let (recast, counts) = match recast {
@@ -99,7 +99,7 @@ impl Prepared {
     }
 }
 
-/// Turns chunks into what is sent, with memory of its own.
+/// Prepares chunks for sending, with its own memory.
 #[derive(Debug)]
 pub struct Encoder {
     plan: Arc<Plan>,
@@ -107,7 +107,7 @@ pub struct Encoder {
     sink: PgCopySink,
     record: Record,
     fit: Option<Fit>,
-    /// rows take about so many times the bytes of their records
+    /// the approximate size of rows, as a multiple of the size of their records
     growth: f64,
 }
 
@@ -116,7 +116,7 @@ impl Encoder {
     pub fn new(plan: Arc<Plan>, pool: BufferPool) -> Encoder {
         let columns = plan.shape.columns.len();
         let sink = PgCopySink::new(columns).within(MOST_ROWS);
-        // Nodes have no second way for a chunk with an invalid value: it must not go there.
+        // A chunk for nodes cannot be sent in another form, so an invalid value must be found here.
         let sink = if plan.nodes.is_none() { sink.leaving_json() } else { sink };
         let fit = plan.inferred.clone().map(Fit::new);
         Encoder { plan, pool, sink, record: Record::default(), fit, growth: 1.2 }
@@ -156,7 +156,7 @@ impl Encoder {
         Prepared { chunk, recast, body, counts, sent_lines, stray_quotes, hash, fault }
     }
 
-    /// What is sent for records, their number and lines, and what is wrong with them.
+    /// Returns the first fault of the records, what is sent for them, and their numbers.
     fn body(&mut self, chunk: &Chunk, dialect: &Dialect) -> (Option<(Fault, u64)>, Body, Counts) {
         let plan = self.plan.clone();
         let fault = self.first_fault(chunk, dialect).or_else(|| self.altered(chunk, dialect));
@@ -184,9 +184,9 @@ impl Encoder {
         (fault, body, counts)
     }
 
-    /// The first record with a stray quote that COPY would accept, or a first line that does not
-    /// end as the file's lines do. Within one COPY the server sees to that; a COPY that begins
-    /// with this chunk would not.
+    /// Returns the first record with a stray quote that COPY would accept, or a first record with
+    /// another line end than the file. Within one COPY, the server checks line ends. A COPY that
+    /// begins with this chunk would not.
     fn first_fault(&mut self, chunk: &Chunk, dialect: &Dialect) -> Option<(Fault, u64)> {
         if chunk.part != Part::Whole || chunk.bytes.is_empty() {
             return None;
@@ -210,7 +210,7 @@ impl Encoder {
         })
     }
 
-    /// The first record with a value that would be altered by the type inferred for it.
+    /// Returns the first record with a value that the type inferred for it would alter.
     fn altered(&mut self, chunk: &Chunk, dialect: &Dialect) -> Option<(Fault, u64)> {
         let fit = self.fit.as_mut().filter(|_| chunk.part == Part::Whole)?;
         let mut scanner = chunk.scanner(dialect);
@@ -222,7 +222,7 @@ impl Encoder {
                     }
                 }
                 Ok(_) => return None,
-                // What is malformed is reported elsewhere.
+                // Malformed records are reported elsewhere.
                 Err(_) => {
                     scanner.skip_record().filter(|(start, end)| start < end)?;
                 }
@@ -230,9 +230,10 @@ impl Encoder {
         }
     }
 
-    /// Whether the chunk's characters are what the core takes them for.
+    /// Whether the core can interpret the characters of the chunk.
     fn readable(&self, chunk: &Chunk) -> bool {
-        // Escapes such as \xe9 are bytes of the database's encoding, whatever the file's is.
+        // Escapes such as \xe9 are bytes in the encoding of the database, whatever that of the file
+        // is.
         let escapes = self.plan.dialect().is_some_and(|d| d.format == Format::Text && !d.utf8);
         if escapes && memchr::memchr(b'\\', &chunk.bytes).is_some() {
             return false;
@@ -244,7 +245,7 @@ impl Encoder {
         }
     }
 
-    /// The rows by their partitions, if rows are sent to these.
+    /// Groups the rows by partition, if rows are sent to partitions.
     fn split(&mut self, rows: Vec<u8>) -> Body {
         let plan = self.plan.clone();
         let Some(router) = &plan.router else { return Body::Rows(rows) };
@@ -257,7 +258,7 @@ impl Encoder {
         }
     }
 
-    /// The rows of a chunk that was encoded before, in the order of the input.
+    /// Returns the rows of a chunk that was encoded before, in the order of the input.
     pub fn encoded(&mut self, chunk: &Chunk) -> Option<Vec<u8>> {
         let plan = self.plan.clone();
         self.rows(chunk, plan.dialect()?).map(|(rows, _)| rows)
@@ -279,7 +280,7 @@ impl Encoder {
     }
 }
 
-/// The first record that does not become a row: its index, its line in the chunk, and why.
+/// Returns the first record that does not become a row: its index, its line in the chunk, and why.
 pub(crate) fn unread(plan: &Plan, chunk: &Chunk, dialect: &Dialect) -> Option<(u64, u64, NoRow)> {
     let mut sink = PgCopySink::new(plan.shape.columns.len()).within(MOST_ROWS);
     let (mut record, mut scanner) = (Record::default(), chunk.scanner(dialect));
@@ -297,7 +298,7 @@ pub(crate) fn unread(plan: &Plan, chunk: &Chunk, dialect: &Dialect) -> Option<(u
     None
 }
 
-/// Writes a chunk's records again, in the form of the plan.
+/// Rewrites the records of a chunk in the form of the plan.
 pub(crate) fn rewritten(
     plan: &Plan,
     chunk: &Chunk,
@@ -309,7 +310,7 @@ pub(crate) fn rewritten(
     each_record(chunk, dialect, record, |record| rewrite::record(plan, &chunk.bytes, record, out))
 }
 
-/// Puts every record of a chunk; `None` where one is malformed or cannot be put.
+/// Passes every record of a chunk to `put`. `None` if a record is malformed or `put` fails.
 fn each_record(
     chunk: &Chunk,
     dialect: &Dialect,
@@ -328,9 +329,9 @@ fn each_record(
     }
 }
 
-/// Whether records of one field cannot be passed through as they are: up to
-/// PostgreSQL 17 a line of `\.` in CSV ends the data, and where it is the NULL or
-/// the DEFAULT marker it cannot be put in quotes either, which would make it a value.
+/// Whether records of one field cannot be sent as they are. Up to PostgreSQL 17, a line of `\.` in
+/// CSV ends the data. If `\.` is the NULL or the DEFAULT marker, it cannot be put in quotes either,
+/// because that would make it a value.
 pub(crate) fn dot_is_marker(dialect: &Dialect, fields: usize, major: u32) -> bool {
     let dot = b"\\.".as_slice();
     major < 18
@@ -339,12 +340,13 @@ pub(crate) fn dot_is_marker(dialect: &Dialect, fields: usize, major: u32) -> boo
         && (dialect.null == dot || dialect.default.as_deref() == Some(dot))
 }
 
-/// What is sent in the file's own form for a chunk of whole records, where that is not its bytes.
+/// Returns what is sent in the file's own form for a chunk of whole records. `None` if that is the
+/// bytes of the chunk.
 pub(crate) fn sendable(chunk: &Chunk, dialect: &Dialect, major: u32) -> Option<Vec<u8>> {
     own_form(&chunk.bytes, chunk.stray, chunk.eol, dialect, major)
 }
 
-/// As [`sendable`], for records of a chunk.
+/// Like [`sendable`], for records of a chunk.
 pub(crate) fn own_form(
     bytes: &[u8],
     stray: bool,
@@ -357,9 +359,9 @@ pub(crate) fn own_form(
     guarded.or(quoted)
 }
 
-/// Up to PostgreSQL 17 a line of `\.` in CSV ends the data, and the rest is
-/// dropped in silence. Such a record is sent in quotes, which changes nothing
-/// else, unless it is a marker: see [`dot_is_marker`].
+/// Puts lines of `\.` in quotes. Up to PostgreSQL 17, such a line in CSV ends the data, and the
+/// server drops the rest silently. The quotes change nothing else, unless the line is a marker: see
+/// [`dot_is_marker`].
 fn guard(chunk: &[u8], eol: Eol, dialect: &Dialect, major: u32) -> Option<Vec<u8>> {
     if major >= 18 || dialect.format != Format::Csv {
         return None;

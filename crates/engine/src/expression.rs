@@ -3,25 +3,25 @@
 use crate::error::Error;
 use crate::text::text;
 
-/// An expression, cut where the field's text goes.
+/// An expression, split where the field's text is inserted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expression {
-    /// the column that its value goes to
+    /// the column of its value
     pub column: String,
-    /// as it was given
+    /// the expression as it was given
     pub sql: String,
-    /// the SQL between the places of the text
+    /// the SQL between the insertions
     pieces: Vec<String>,
 }
 
 impl Expression {
-    /// Reads an expression. A `?` in a string, a quoted name or a comment stays what it is, and `??`
-    /// stands for an operator's `?`.
+    /// Parses an expression. A `?` in a string, a quoted name or a comment stays as it is, and `??`
+    /// stands for a `?` of an operator.
     ///
     /// # Errors
     ///
-    /// There is no `?`; or a parenthesis, a string, a name or a comment is left open; or it is more
-    /// than one expression.
+    /// There is no `?`; or there is a parameter; or a parenthesis, a string, a name or a comment is
+    /// left open; or it is more than one expression.
     pub fn new(column: &str, sql: &str) -> Result<Expression, Error> {
         let wrong = |what: &str| Error::usage(text!("`expr` {}: {}: {}", column, what, sql));
         let (mut pieces, mut depth, mut at) = (vec![String::new()], 0_u32, 0);
@@ -66,9 +66,9 @@ impl Expression {
         }
     }
 
-    /// The SQL, with this in the place of the field's text.
+    /// Returns the SQL, with `text` in place of the field's text.
     pub fn of(&self, text: &str) -> String {
-        // A comment may be at the end.
+        // The line end closes a comment at the end of the expression.
         format!("({}\n)", self.pieces.join(text))
     }
 }
@@ -79,8 +79,8 @@ fn push(pieces: &mut [String], text: &str) {
     }
 }
 
-/// The length of what `rest` begins with: a string, a quoted name, a comment, or a character.
-/// `None` where it has no end.
+/// Returns the length of the first token of `rest`: a string, a quoted name, a comment, or a
+/// character. `None` if it has no end.
 fn quoted(before: &str, rest: &str) -> Option<usize> {
     let ends = |mark: &str, from: usize| rest[from..].find(mark).map(|at| from + at + mark.len());
     let first = rest.chars().next().map_or(0, char::len_utf8);
@@ -105,12 +105,12 @@ fn is_parameter(before: &str, rest: &str) -> bool {
     !in_name(before) && rest[1..].starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// Whether a name, or a number, comes just before.
+/// Whether a name or a number ends just before.
 fn in_name(before: &str) -> bool {
     before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '$')
 }
 
-/// Whether backslashes escape in the string that follows: `E'…'`.
+/// Whether backslashes escape in the string that follows, as in `E'…'`.
 fn escapes(before: &str) -> bool {
     before.strip_suffix(['e', 'E']).is_some_and(|before| !in_name(before))
 }
@@ -128,7 +128,7 @@ fn string(rest: &str, escapes: bool) -> Option<usize> {
     }
 }
 
-/// Comments nest, as in SQL.
+/// Returns the length of a comment. Comments nest, as in SQL.
 fn comment(rest: &str) -> Option<usize> {
     let (mut depth, mut at) = (0, 0);
     loop {

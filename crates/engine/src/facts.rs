@@ -15,7 +15,7 @@ pub use nodes::{Address, Node, Nodes, RemoteColumn, RemoteLeaf};
 pub use objects::{ForeignKey, Index, Relation, Steps, TableObjects, Trigger};
 pub use partitions::{KeyColumn, Partition, PartitionKey};
 
-/// All that a plan is made from, beside the options.
+/// All facts that a plan is made from, in addition to the options.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// about the input
@@ -24,40 +24,40 @@ pub struct Facts {
     pub server: ServerFacts,
     /// about the table
     pub table: TableFacts,
-    /// the table's statement, if the load has made it
+    /// the statement that creates the table, if the load creates it
     pub new: Option<NewTable>,
     /// what only advice needs
     pub advice: AdviceFacts,
-    /// the objects that maintenance may take down; `None` where there is none
+    /// the objects that maintenance may drop; `None` if the plan is not for a load
     pub objects: Option<TableObjects>,
-    /// the table and its partitions, where rows may go straight to them
+    /// the table and its partitions, if rows may be sent directly to them
     pub partitions: Vec<Partition>,
-    /// the servers that hold these, where rows are to go straight to them
+    /// the servers that hold the partitions, if rows are to be sent directly to them
     pub nodes: Option<Nodes>,
-    /// whether what is taken down can be recorded
+    /// whether dropped objects can be recorded
     pub ledger: LedgerState,
     /// what earlier loads left, in words
     pub left: Vec<String>,
-    /// objects that an earlier load left down and this one recreates first
+    /// objects that an earlier load did not recreate, and that this one recreates first
     pub down: Vec<Choice>,
     /// likely causes of errors, from a sample
     pub causes: Causes,
-    /// the machine's
+    /// number of CPU cores of this machine
     pub cores: usize,
     /// what the plan is for
     pub purpose: Purpose,
 }
 
-/// What a plan is for.
+/// The purpose of a plan.
 #[derive(Clone, Debug, Default)]
 pub enum Purpose {
     /// to load
     #[default]
     Load,
-    /// to check values: what is sent is thrown away chunk by chunk
+    /// to check values: rows are discarded after each chunk
     Check {
-        /// the columns of the table that a load would make, if their types were inferred from
-        /// some records only
+        /// the columns of the table that a load would create, if their types were inferred from
+        /// only some of the records
         inferred: Option<Vec<NewColumn>>,
     },
     /// to convert a file: nothing is sent
@@ -69,19 +69,19 @@ pub enum Purpose {
 pub struct InputFacts {
     /// the first file's name, for messages
     pub name: String,
-    /// the header line, if one was asked for
+    /// the header line, if one was requested
     pub header: Option<HeaderLine>,
-    /// the columns of the fields, where `--create` has made them
+    /// the columns of the fields, if `--create` has created them
     pub names: Option<Vec<Option<String>>>,
-    /// bytes of all files as they are on disk; 0 where nobody knows
+    /// size of all files on disk in bytes; 0 if it is not known
     pub bytes: u64,
     /// the files can be read a second time
     pub again: bool,
-    /// some file is compressed
+    /// the first file is compressed; with headers, the first file that is not empty
     pub compressed: bool,
     /// records, estimated from a decompressed sample
     pub records: Option<u64>,
-    /// what the user should know of how the files are read
+    /// notes for the user about how the files are read
     pub notes: Vec<String>,
 }
 
@@ -106,7 +106,7 @@ pub struct ServerFacts {
     pub max_connections: u32,
     /// `max_prepared_transactions`
     pub max_prepared_transactions: u32,
-    /// replication slots, active or not, each with its name
+    /// names of the replication slots, active or not
     pub slots: Vec<String>,
     /// `DateStyle`
     pub date_style: String,
@@ -120,11 +120,11 @@ pub struct ServerFacts {
     pub lc_monetary: String,
     /// `array_nulls`
     pub array_nulls: bool,
-    /// the process of this session
+    /// the process ID of this session
     pub process: u32,
     /// the version of the extension `pgsluice` in this database, if the role may use it
     pub extension: Option<String>,
-    /// why it cannot be used, where it is there and cannot
+    /// why the extension cannot be used, if it is installed but not usable
     pub extension_fault: Option<String>,
     /// the role may create schemas in this database
     pub can_create_schema: bool,
@@ -136,7 +136,7 @@ impl ServerFacts {
         self.version / 10_000
     }
 
-    /// What the session's settings mean to the reading of values.
+    /// How the session's settings affect the reading of values.
     pub fn env(&self) -> Env {
         let order = match self.date_style.rsplit(", ").next() {
             Some("DMY") => DateOrder::Dmy,
@@ -149,14 +149,14 @@ impl ServerFacts {
             date_order: order,
             // C.UTF-8 has the monetary formats of C (glibc's localedata/locales/C).
             money_c: ["C", "POSIX", "C.UTF-8", "C.utf8"].contains(&self.lc_monetary.as_str()),
-            // The connection speaks UTF-8, and COPY binary of it is converted by the server,
-            // character by character but for this encoding.
+            // The connection uses UTF-8. For all other encodings, the server converts the text of
+            // binary COPY character by character.
             single_byte: self.encoding == "EUC_JIS_2004",
         }
     }
 
-    /// Whether `UTC`, `Z`, `T` and `BC` mean in dates what they mean everywhere. A zone that is a
-    /// rule (`UTC+5`) defines abbreviations, and since 18 the server looks at those first.
+    /// Whether `UTC`, `Z`, `T` and `BC` have their usual meaning in dates. A zone that is a rule
+    /// (`UTC+5`) defines abbreviations, and since PostgreSQL 18 the server looks them up first.
     pub fn plain_dates(&self) -> bool {
         let is_rule = self.time_zone.contains(|c: char| c.is_ascii_digit() || c == '<');
         !is_rule && self.abbreviations == "Default"
@@ -170,17 +170,17 @@ pub struct ColumnFacts {
     pub number: i32,
     /// `attname`
     pub name: String,
-    /// the type as SQL names it, modifiers included
+    /// the type in SQL, including modifiers
     pub type_name: String,
-    /// the same without modifiers, seen through domains
+    /// the same without modifiers; for a domain, that of its base type
     pub plain_type: String,
-    /// how SQL reads a text `$` as COPY does, where a cast would read another value from it
+    /// the SQL that reads a text `$` as COPY does, if a cast would read another value from it
     pub reader: Option<String>,
     /// the type as the core reads it
     pub ty: Type,
-    /// NULL is forbidden, by the column or by a domain
+    /// the column or a domain forbids NULL
     pub not_null: bool,
-    /// the default's expression, or that of the column's domain
+    /// the expression of its default, or of the default of its domain
     pub default: Option<String>,
     /// the default must be computed for each row, and is more than a `nextval`
     pub volatile_default: bool,
@@ -195,7 +195,7 @@ pub struct ColumnFacts {
 pub struct IndexFacts {
     /// quoted and qualified
     pub name: String,
-    /// `UNIQUE`, primary keys among them
+    /// `UNIQUE`, including primary keys
     pub unique: bool,
     /// `PRIMARY KEY`
     pub primary: bool,
@@ -208,11 +208,11 @@ pub struct IndexFacts {
 pub struct TriggerFacts {
     /// its name
     pub name: String,
-    /// fires for each row
+    /// it fires for each row
     pub row: bool,
-    /// fires before
+    /// it fires before the row or statement
     pub before: bool,
-    /// made by the server for a foreign key
+    /// the server has created it for a foreign key
     pub internal: bool,
 }
 
@@ -235,69 +235,68 @@ pub struct TableFacts {
     pub owned: bool,
     /// the role may create tables in its schema
     pub schema_open: bool,
-    /// the role may lock it by name against changes: its rights are not on columns alone
+    /// the role may lock it by name against changes: its privileges are not only on columns
     pub lockable: bool,
-    /// the load has made it
+    /// the load has created it
     pub created: bool,
     /// its comment
     pub comment: Option<String>,
-    /// it holds no row, as far as can be seen
+    /// it has no rows, as far as can be seen
     pub empty: bool,
-    /// it is empty and may be the load's own: `session::exclusive_table` locks it
+    /// it is empty, and the load may lock it for itself: `session::exclusive_table` does that
     pub private: bool,
-    /// bytes of the heap and its indexes
+    /// size of the heap and its indexes in bytes
     pub bytes: u64,
-    /// its columns in order, dropped ones left out
+    /// its columns in order, without dropped ones
     pub columns: Vec<ColumnFacts>,
     /// its indexes
     pub indexes: Vec<IndexFacts>,
-    /// triggers on INSERT, those of foreign keys among them
+    /// triggers on INSERT, including those of foreign keys
     pub triggers: Vec<TriggerFacts>,
-    /// foreign keys that it has
+    /// number of its foreign keys
     pub foreign_keys: u32,
-    /// tables that refer to it
+    /// other tables refer to it
     pub referenced: bool,
-    /// it has a foreign key to itself: whether a row is good depends on others
-    /// of the load
+    /// it has a foreign key to itself, so whether a row is valid depends on other rows of the load
     pub refers_to_itself: bool,
-    /// it, or a partition of it, has an index that keeps rows apart: unique, or
-    /// of an exclusion constraint
+    /// it, or a partition of it, has a unique index or an exclusion constraint
     pub keeps_apart: bool,
     /// row-level security is in force for the session's role
     pub row_security: bool,
-    /// rules for INSERT, which COPY passes by
+    /// rules for INSERT, which COPY ignores
     pub rules: Vec<String>,
-    /// leaf partitions
+    /// number of leaf partitions
     pub partitions: u32,
     /// it is a partition of another table
     pub is_partition: bool,
 }
 
 impl TableFacts {
-    /// The statement that locks the table as an INSERT does, so that its partitions stay attached.
+    /// Returns the statement that locks the table as an INSERT does, so that its partitions stay
+    /// attached.
     pub fn shared_lock(&self) -> String {
         match self.lockable {
             true => format!("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE", self.sql),
-            // LOCK TABLE does not accept rights on columns. This takes the same lock if the role
-            // may write some column, and does nothing else.
+            // LOCK TABLE does not accept privileges on columns. This takes the same lock if the
+            // role may write some column, and does nothing else.
             false => format!("EXPLAIN INSERT INTO {} DEFAULT VALUES", self.sql),
         }
     }
 
-    /// Whether there is a user's trigger that fires once for each statement.
+    /// Whether a user's trigger fires once for each statement.
     pub fn statement_triggers(&self) -> bool {
         self.triggers.iter().any(|t| !t.row && !t.internal)
     }
 }
 
-/// How a column lies in a row.
+/// The size and alignment of a column in a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColumnWidth {
     /// its name
     pub name: String,
-    /// bytes of a value; `None` where it varies (`attlen`)
+    /// size of a value in bytes; `None` if it varies (`attlen`)
     pub length: Option<usize>,
-    /// bytes (`attalign`)
+    /// alignment in bytes (`attalign`)
     pub align: usize,
 }
 
@@ -306,32 +305,32 @@ pub struct ColumnWidth {
 pub struct AdviceFacts {
     /// the columns in the table's order
     pub columns: Vec<ColumnWidth>,
-    /// the folder that the table's files are in and the bytes free under it,
-    /// where the server is on this machine and says where it lies
+    /// the folder of the table's files and the free bytes there, if the server is on this machine
+    /// and reports the folder
     pub room: Option<(String, u64)>,
 }
 
-/// The statement that makes the table, and what the user should know of it.
+/// The statement that creates the table, and notes for the user.
 #[derive(Clone, Debug)]
 pub struct NewTable {
     /// `CREATE TABLE`, and a comment if the columns are packed
     pub statement: String,
     /// the columns in the order of the file's fields; `None` where a field is left out
     pub names: Vec<Option<String>>,
-    /// the columns, where there are records that the types were not inferred from
+    /// the columns, if the types were not inferred from all records
     pub unseen: Option<Vec<NewColumn>>,
-    /// how much the order of columns saves, and what was inferred from what
+    /// how many bytes the column order saves, and what the types were inferred from
     pub notes: Vec<Text>,
 }
 
 /// Whether the ledger can be written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LedgerState {
-    /// it is there
+    /// it exists
     #[default]
     Ready,
-    /// it is not, and the role may make it
+    /// it does not exist, and the role may create it
     Missing,
-    /// it cannot be used, and why
+    /// it cannot be used, with the reason
     Unusable(String),
 }

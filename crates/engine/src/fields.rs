@@ -1,5 +1,5 @@
-//! What is asked for about the fields of the file: which column each goes to, if any, what is NULL
-//! there, and which columns have other values.
+//! Options for the fields of the file: the column of each field, if any, additional spellings of
+//! NULL, and columns with other values.
 
 use crate::error::Error;
 use crate::expression::Expression;
@@ -7,17 +7,17 @@ use crate::expression::Expression;
 /// Options on fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldOptions {
-    /// names of the header, each with the column that its field goes to; `None` leaves it out
+    /// names of the header, each with the column of its field; `None` leaves the field out
     pub map: Vec<(String, Option<String>)>,
-    /// fields whose names no column has are left out
+    /// fields are left out if no column has their name
     pub ignore_unknown: bool,
     /// every column of the table must be in the file
     pub all_columns: bool,
-    /// what else is NULL in a column; `None` for all columns of the file
+    /// additional spellings of NULL for a column; `None` means all columns of the file
     pub nulls: Vec<(Option<String>, String)>,
     /// columns that are not in the file, each with its value
     pub set: Vec<(String, Vec<ValuePart>)>,
-    /// what the server makes of the text of a field
+    /// expressions that the server computes from the text of fields
     pub expressions: Vec<Expression>,
 }
 
@@ -33,7 +33,7 @@ pub enum ValuePart {
 }
 
 impl FieldOptions {
-    /// What else is NULL in a column.
+    /// Returns the additional spellings of NULL for a column.
     pub fn nulls_of(&self, column: &str) -> Vec<Vec<u8>> {
         let of = |name: &Option<String>| name.as_ref().map_or(true, |name| name == column);
         let all = self.nulls.iter().filter(|(name, _)| of(name));
@@ -46,7 +46,7 @@ impl FieldOptions {
     }
 }
 
-/// A value in which `{file}` and `{line}` stand for the file and the line.
+/// Splits a value into its parts. `{file}` and `{line}` stand for the file and the line.
 pub fn pieces(value: &str) -> Vec<ValuePart> {
     let (mut pieces, mut text, mut rest) = (Vec::new(), String::new(), value);
     while let Some(c) = rest.chars().next() {
@@ -68,7 +68,7 @@ pub fn pieces(value: &str) -> Vec<ValuePart> {
     pieces
 }
 
-/// A pair `COLUMN=TEXT`, whose column may be in double quotes.
+/// Parses `COLUMN=TEXT`. The column may be in double quotes.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Lines of a file that are no records: before the header, after the last record, comments.
+//! Lines of a file that are not records: before the header, after the last record, and comments.
 
 use crate::error::Error;
 use crate::text::{text, Text};
@@ -7,20 +7,21 @@ use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
 /// The most lines that are held back as a footer.
 pub const MOST_FOOTER: u32 = 1000;
 
-/// Which lines of each file are no records.
+/// Which lines of each file are not records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
     /// this many lines precede the header
     pub skip_lines: u64,
     /// this many lines follow the last record
     pub skip_footer: u32,
-    /// lines that begin with this byte, outside quotes
+    /// lines that begin with this byte are comments, except within quotes
     pub comment: Option<u8>,
-    /// an option names the delimiter: a line such as `sep=;` must not name another
+    /// an option or an earlier file names the delimiter, so a line such as `sep=;` must not name
+    /// another
     pub delimiter_named: bool,
 }
 
-/// How many lines were passed over that are no records.
+/// Numbers of skipped lines that are not records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
     /// by `--skip-lines`
@@ -29,7 +30,7 @@ pub struct Passed {
     pub comments: u64,
     /// by `--skip-footer`
     pub footer: u64,
-    /// empty ones at the end of a file
+    /// empty lines at the end of a file
     pub blank: u64,
 }
 
@@ -43,12 +44,12 @@ impl std::ops::AddAssign for Passed {
 }
 
 impl Passed {
-    /// All of them.
+    /// The sum of the numbers.
     pub fn lines(&self) -> u64 {
         self.head + self.comments + self.footer + self.blank
     }
 
-    /// What is noted of them.
+    /// Returns a note about these lines, if there are any.
     pub fn note(&self) -> Option<Text> {
         let parts = [
             (self.head, "by `skip-lines`"),
@@ -86,8 +87,8 @@ pub fn check_comment(comment: u8, d: &Dialect) -> Result<(), Error> {
     Err(Error::usage(text!("`comment` cannot be {}: records may begin with it", what)))
 }
 
-/// The delimiter that the first line of a file names, as Excel reads it (`sep=;`), and the length
-/// of the line.
+/// Returns the delimiter that the first line of a file names, as Excel reads it (`sep=;`), and the
+/// length of that line.
 pub(crate) fn excel_delimiter(bytes: &[u8]) -> Option<(u8, usize)> {
     let end = bytes.iter().take(16).position(|c| matches!(c, b'\r' | b'\n'))?;
     let line = &bytes[..end];
@@ -101,8 +102,8 @@ pub(crate) fn excel_delimiter(bytes: &[u8]) -> Option<(u8, usize)> {
     is.then_some((delimiter, end + 1 + usize::from(crlf)))
 }
 
-/// How the first record of a text ends that begins with `bytes`: within quotes, either line end is
-/// part of a value.
+/// Returns the line end of the first record of a text that begins with `bytes`. Within quotes, line
+/// ends of both kinds are part of a value.
 pub(crate) fn first_end(bytes: &[u8], dialect: &Dialect) -> Eol {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut scanner = Scanner::new(bytes, false, dialect, Eol::Unknown);
@@ -111,8 +112,9 @@ pub(crate) fn first_end(bytes: &[u8], dialect: &Dialect) -> Eol {
     scanner.eol()
 }
 
-/// What the lines of a text end with that begins with `bytes`: as its first record does. If the
-/// end of that is not among the bytes, CR only if there is no LF.
+/// Returns the last byte of the line ends of a text that begins with `bytes`. They are all like
+/// that of the first record. If `bytes` does not have that one, the result is CR only if there is a
+/// CR and no LF.
 pub(crate) fn line_end(bytes: &[u8], eol: Eol, dialect: &Dialect) -> u8 {
     let eol = if eol == Eol::Unknown { first_end(bytes, dialect) } else { eol };
     match eol {
@@ -124,8 +126,8 @@ pub(crate) fn line_end(bytes: &[u8], eol: Eol, dialect: &Dialect) -> u8 {
     }
 }
 
-/// The next byte from `from` on that begins a line and is `comment`. The first byte of all begins
-/// a line if `at_start`.
+/// Finds the next byte from `from` on that begins a line and is `comment`. If `at_start`, the first
+/// of the bytes begins a line.
 pub(crate) fn candidate(bytes: &[u8], from: usize, comment: u8, at_start: bool) -> Option<usize> {
     let begins = |at: usize| match at {
         0 => at_start,
@@ -134,8 +136,8 @@ pub(crate) fn candidate(bytes: &[u8], from: usize, comment: u8, at_start: bool) 
     memchr::memchr_iter(comment, bytes.get(from..)?).map(|at| from + at).find(|at| begins(*at))
 }
 
-/// Where the first comment is that stands where a record would begin, and what lines end with;
-/// `bytes` begin with a record. The [`Scanner`] has every rule on quotes.
+/// Finds the first comment where a record could begin. Returns its offset and the line end. `bytes`
+/// must begin with a record or a comment. The [`Scanner`] has every rule on quotes.
 pub(crate) fn first_comment(
     bytes: &[u8],
     last: bool,
@@ -158,7 +160,7 @@ pub(crate) fn first_comment(
     }
 }
 
-/// The records of `bytes`, which begin with a record or a comment, without the comments.
+/// Returns the records of `bytes`, which must begin with a record or a comment, without comments.
 pub(crate) fn without_comments(
     mut bytes: &[u8],
     last: bool,
@@ -176,8 +178,8 @@ pub(crate) fn without_comments(
     records
 }
 
-/// Where the empty lines begin that end these whole records, and how many they are. In `text` a
-/// line end after a backslash is a part of the value.
+/// Returns where the empty lines at the end of these whole records begin, and how many there are.
+/// In `text`, a line end after a backslash is part of the value.
 pub(crate) fn blank_end(bytes: &[u8], text: bool) -> (usize, u64) {
     let is_end = |c: &u8| matches!(c, b'\r' | b'\n');
     let hidden = |before: &[u8]| text && before.iter().rev().find(|c| !is_end(c)) == Some(&b'\\');

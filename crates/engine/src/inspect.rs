@@ -1,4 +1,4 @@
-//! From the server and the files to the facts, and from these to the plan.
+//! Reads the facts from the server and the files, and makes the plan from them.
 
 use crate::blame::of_condition;
 use crate::causes::Causes;
@@ -19,21 +19,21 @@ use std::thread::available_parallelism;
 
 mod rights;
 
-/// A plan that is not carried out, with what only the server can add to it.
+/// A plan that is not executed, with details that only the server can add to it.
 pub struct Foretold {
     /// what a load would do
     pub plan: Arc<Plan>,
     /// what it would do with indexes, foreign keys and triggers, one line for each
     pub maintenance: Vec<Text>,
-    /// what it would set to build indexes
+    /// the settings that it would change to build indexes
     pub settings: Settings,
 }
 
-/// Says what a load would do, and does nothing.
+/// Reports what a load would do, and changes nothing.
 ///
 /// # Errors
 ///
-/// As a load, as far as it shows before the first row.
+/// As for a load, if they occur before the first row.
 pub fn plan_only(options: &Options) -> Result<Foretold, Error> {
     refuse_beside_nodes(options)?;
     let reader = Reader::open(&options.input)?;
@@ -47,7 +47,7 @@ pub fn plan_only(options: &Options) -> Result<Foretold, Error> {
     Ok(Foretold { plan, maintenance, settings })
 }
 
-/// Inspects the table and decides; locks the table first if it is in earnest.
+/// Inspects the table and makes the plan. If `lock`, locks the table first.
 ///
 /// # Errors
 ///
@@ -94,7 +94,8 @@ fn facts(
     let routed = objects.is_some() && table.kind == 'p' && options.target.route != Route::Root;
     let partitions = if routed { partitions::read(conn, table.oid)? } else { Vec::new() };
     let to_nodes = routed && options.target.route == Route::Nodes;
-    // Where each node records what it has, a later load brings a node that is down its rows.
+    // If each node records the rows that it has, a node may be down: a later load sends it its
+    // rows.
     let tolerant = options.once.is_some() && !options.target.atomic;
     let nodes = match to_nodes {
         true => Some(nodes::read(conn, table.oid, &options.target.nodes, tolerant)?),
@@ -122,7 +123,7 @@ fn facts(
     })
 }
 
-/// Has the server read the user's SQL before the first row.
+/// Lets the server parse the user's SQL before the first row.
 fn read_by_server(
     conn: &mut Conn,
     plan: &Plan,
@@ -130,7 +131,7 @@ fn read_by_server(
     options: &Options,
 ) -> Result<(), Error> {
     if let Some(condition) = &plan.filter {
-        // One that goes on to another statement would have that run, too.
+        // If the condition contained a second statement, COPY would execute it, too.
         let read = conn.read(&statement::direct(plan, Form::Text));
         read.map_err(|e| of_condition(e, Some(condition)))?;
     }

@@ -1,10 +1,10 @@
-//! Records in the file's own form, but without the fields that are left out, with the marker of
-//! NULL for what is NULL in one column, and with fields for values that are not in the file.
+//! Recasts records in the file's own form. Removes the fields that are left out, writes the NULL
+//! marker for a column's own spellings of NULL, and adds fields for values that are not in the file.
 //!
-//! Everything after this sees records that have one field for each column. The bytes of any other
-//! field stay as they are. A record that does not have the file's number of fields, or is malformed in
-//! another way, is found here, since the server could not find it any more. Rejects and places in
-//! messages are the file's: they are taken from the chunk as it was read.
+//! After this, records have one field for each column. The bytes of all other fields stay the same.
+//! A record with a wrong number of fields, or malformed in another way, is found here: the server
+//! could no longer find it. Rejects and places in messages refer to the file: they are taken from
+//! the chunk as it was read.
 
 use crate::error::Error;
 use crate::fields::ValuePart;
@@ -15,21 +15,22 @@ use pgsluice_core::scan::{
     quote_strays, raw_fields, Dialect, Eol, FieldKind, Format, Next, Record, Scanner,
 };
 
-/// The most bytes that values which are not in the file may add to a chunk, whose own are 512 kB.
+/// The most bytes that values which are not in the file may add to a chunk. The chunk itself has
+/// 512 kB.
 const MOST_ADDED: usize = 2 << 20;
 
-/// What becomes of the fields of each record.
+/// How the fields of each record are recast.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recast {
     /// how many fields a record of the file has
     fields: usize,
-    /// where each column has its value from
+    /// where the value of each column comes from
     columns: Vec<Origin>,
     /// the names of the files
     files: Vec<String>,
 }
 
-/// Where a column has its value from.
+/// Where the value of a column comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Origin {
     Field(Field),
@@ -39,27 +40,27 @@ enum Origin {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Field {
     index: usize,
-    /// what is NULL here, beside the marker
+    /// what is NULL here, in addition to the marker
     nulls: Vec<Vec<u8>>,
-    /// in quotes, too
+    /// that is also NULL in quotes
     force_null: bool,
 }
 
-/// Where records are.
+/// The place of records.
 #[derive(Clone, Copy, Debug)]
 pub struct At {
     /// the index of the file among the sources
     pub file: usize,
-    /// the lines of the file before them
+    /// the number of lines of the file before them
     pub line: u64,
 }
 
-/// Records that were recast, with the number of records and lines that they had before.
+/// Recast records, and the numbers of records and lines before that.
 pub type Recasted = (Vec<u8>, Counts);
 
 impl Recast {
-    /// What has to be done for these fields, and for the columns that the options set; `None` where
-    /// records can go as they are.
+    /// Returns how to recast these fields, and the columns that the options set. `None` if records
+    /// can be sent as they are.
     pub fn new(fields: &[Option<String>], options: &Options) -> Option<Recast> {
         let target = &options.target;
         let kept = fields.iter().enumerate().filter_map(|(i, column)| Some((i, column.as_ref()?)));
@@ -79,16 +80,16 @@ impl Recast {
         Some(Recast { fields: fields.len(), columns, files })
     }
 
-    /// Whether values depend on the numbers of lines.
+    /// Whether values depend on line numbers.
     pub fn counts_lines(&self) -> bool {
         let line = |from: &Origin| matches!(from, Origin::Value(v) if v.contains(&ValuePart::Line));
         self.columns.iter().any(line)
     }
 
-    /// How many records a chunk may have, so that their values which are not in the file fit in
-    /// memory; `None` if there are none.
+    /// Returns how many records a chunk may have, so that their added values fit in memory. `None`
+    /// if no values are added.
     pub fn most_records(&self) -> Option<usize> {
-        // With the delimiter and two quotes, and as if each byte were escaped.
+        // Count the delimiter and two quotes, and count each byte as if it were escaped.
         let field = |length: usize| 3 + 2 * length;
         let part = |part: &ValuePart| match part {
             ValuePart::Text(text) => text.len(),
@@ -103,11 +104,11 @@ impl Recast {
         Some((MOST_ADDED / added).max(1))
     }
 
-    /// A chunk of whole records, recast, and what its records were before.
+    /// Recasts a chunk of whole records. Also returns the numbers of records and lines before that.
     ///
     /// # Errors
     ///
-    /// The first record that is malformed, by its last line.
+    /// The first malformed record, with its last line.
     pub fn chunk(
         &self,
         chunk: &Chunk,
@@ -119,11 +120,11 @@ impl Recast {
         Ok((Chunk { bytes, stray: false, ..*chunk }, counts))
     }
 
-    /// As [`Recast::chunk`], for records of a chunk.
+    /// Like [`Recast::chunk`], for records of a chunk.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Recast::chunk`].
     pub fn records(
         &self,
         bytes: &[u8],
@@ -151,7 +152,7 @@ impl Recast {
             let whole = &bytes[record.start..record.end];
             raw_fields(whole, dialect, &mut raw);
             if let (true, Some(last)) = (scanner.ended(), raw.last_mut()) {
-                // The marker of the end of the data may stand right after the last field.
+                // The marker of the end of the data may follow directly after the last field.
                 last.end -= 2;
             }
             for (i, from) in self.columns.iter().enumerate() {
@@ -197,7 +198,7 @@ impl Recast {
         }
     }
 
-    /// The line of the file for a line of a chunk that was recast: the last one of the same record.
+    /// Returns the line of a chunk for a line of the recast chunk: the last one of the same record.
     pub fn line_before(&self, chunk: &Chunk, recast: &Chunk, dialect: &Dialect, line: u64) -> u64 {
         let layout = crate::input::Layout::Lines(dialect.clone());
         let (index, ..) = recast.record_of_line(&layout, line);
@@ -207,8 +208,9 @@ impl Recast {
 }
 
 impl Field {
-    /// Whether a field, whose own bytes are given, has one of the spellings. As with COPY's marker,
-    /// these are the bytes before escapes are resolved, and what is in quotes is a value.
+    /// Whether a field is one of the spellings of NULL; `own` are its bytes in the file. As with
+    /// COPY's marker, the bytes before escapes are resolved count. A field in quotes is a value,
+    /// unless `force_null` is set.
     fn is_null(&self, own: &[u8], (kind, value): (FieldKind, &[u8])) -> bool {
         let text = match kind {
             FieldKind::Plain => own,
@@ -230,7 +232,7 @@ fn in_quotes(text: &[u8], dialect: &Dialect, out: &mut Vec<u8>) {
     out.push(dialect.quote);
 }
 
-/// Writes a field of the text format that is no marker.
+/// Writes a field of the text format that is not a marker.
 fn escaped(text: &[u8], dialect: &Dialect, out: &mut Vec<u8>) {
     let start = out.len();
     for byte in text {
@@ -245,7 +247,7 @@ fn escaped(text: &[u8], dialect: &Dialect, out: &mut Vec<u8>) {
     let markers = [Some(&dialect.null), dialect.default.as_ref()];
     let is_marker = markers.into_iter().flatten().any(|marker| marker[..] == out[start..]);
     if let (true, Some(first)) = (is_marker, text.first()) {
-        // The marker is compared before escapes are resolved.
+        // COPY compares the marker before it resolves escapes.
         out.truncate(start);
         out.extend_from_slice(format!("\\x{first:02x}").as_bytes());
         let none = Dialect { null: vec![b'\n'], default: None, ..dialect.clone() };
@@ -253,7 +255,7 @@ fn escaped(text: &[u8], dialect: &Dialect, out: &mut Vec<u8>) {
     }
 }
 
-/// What is wrong with a record of so many fields.
+/// Returns the fault of a record with this number of fields.
 pub fn wrong_number(found: usize, wanted: usize) -> Malformed {
     if found > wanted {
         Malformed::ExtraData
@@ -262,7 +264,7 @@ pub fn wrong_number(found: usize, wanted: usize) -> Malformed {
     }
 }
 
-/// A record that is too long to be held cannot be recast.
+/// Returns the error for a record that is too long to be held, which cannot be recast.
 pub fn too_long() -> Error {
     Error::new("a record is too long to be held in memory, which options on fields need")
         .with_hint("load the file without `null` COLUMN=TEXT, `set` and fields that are left out")

@@ -1,13 +1,13 @@
-//! Records written again: as CSV, in the text format, as values of INSERT.
+//! Rewrites records: as CSV, in the text format, as values of INSERT.
 
 use crate::plan::{Plan, Wire};
 use pgsluice_core::scan::{FieldKind, Record};
 use pgsluice_core::shape::{RowShape, ValueSource};
 
-/// What stands for a column's default in the text format that is written here.
+/// The marker for the default of a column in the text format that is written here.
 pub const DEFAULT: &str = "\\D";
 
-/// A field's value to its column: what it says, NULL, or the column's default.
+/// The value of a field for its column: text, NULL, or the default of the column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
     /// a value
@@ -19,7 +19,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// What a field says to a column with these options of COPY.
+    /// Returns the value of a field for a column with these options of COPY.
     pub fn of(
         (kind, value): (FieldKind, &'a [u8]),
         force_null: bool,
@@ -36,7 +36,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The values of a record that has as many fields as the shape wants.
+/// Returns the values of a record, which must have as many fields as the shape requires.
 pub fn values<'a>(
     shape: &'a RowShape,
     chunk: &'a [u8],
@@ -48,9 +48,9 @@ pub fn values<'a>(
     })
 }
 
-/// Writes a record in the form of the plan: CSV or text, with COPY's defaults.
-/// `None` where it has not as many fields as the plan wants, or cannot be said
-/// in that form; nothing is written then.
+/// Writes a record in the form of the plan: CSV or text, with COPY's defaults. Returns `None` and
+/// writes nothing if the number of fields differs from that of the plan, or if the form cannot
+/// express a value.
 pub fn record(plan: &Plan, chunk: &[u8], record: &Record, out: &mut Vec<u8>) -> Option<()> {
     if record.len() != plan.shape.fields {
         return None;
@@ -65,8 +65,8 @@ pub fn record(plan: &Plan, chunk: &[u8], record: &Record, out: &mut Vec<u8>) -> 
     }
 }
 
-/// Writes a record in COPY's default form of CSV. `None` where a column's
-/// default is asked for, which this form cannot say.
+/// Writes a record in COPY's default form of CSV. Returns `None` if a value is the default of its
+/// column, which this form cannot express.
 fn csv<'a>(values: impl Iterator<Item = Value<'a>>, out: &mut Vec<u8>) -> Option<()> {
     let start = out.len();
     for (i, value) in values.enumerate() {
@@ -102,8 +102,8 @@ fn csv_field(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// Writes a record in COPY's text format, with [`DEFAULT`] for defaults: no value
-/// looks like it, since a backslash in a value is doubled.
+/// Writes a record in COPY's text format, with [`DEFAULT`] for defaults. No value looks like it,
+/// because backslashes in values are doubled.
 pub fn text<'a>(values: impl Iterator<Item = Value<'a>>, out: &mut Vec<u8>) {
     for (i, value) in values.enumerate() {
         if i > 0 {

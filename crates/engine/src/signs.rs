@@ -1,5 +1,5 @@
-//! What the values of the first records show that no error would: the server takes them, and perhaps
-//! otherwise than they are meant. Each is a note before the first row.
+//! Notes about values that cause no error: the server accepts them, but perhaps not as the user
+//! means them. Each note is based on the first records, and printed before the first row.
 
 use crate::facts::{ColumnFacts, Facts};
 use crate::options::Options;
@@ -8,24 +8,25 @@ use crate::text::{text, Text};
 use pgsluice_core::scan::{FieldKind, Record};
 use pgsluice_core::shape::{DateOrder, Type};
 
-/// At most so many columns are named in a note.
+/// The most columns that a note names.
 const LISTED: usize = 3;
 
 /// What the values of a field show.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Field {
-    /// the first date in which the day or the month may be first
+    /// the first date that may begin with the day or with the month
     date: Option<String>,
-    /// a date shows which one is
+    /// a date shows which of them is first
     ordered: bool,
     /// the first time with a zone
     zone: Option<String>,
-    /// values, and how many of them begin with a space
+    /// number of values, and number of values that begin with a space
     values: usize,
     spaced: usize,
     /// a value is `\N`
     marker: bool,
-    /// the first usual spelling of NULL, and how many values are numbers
+    /// the first common spelling of NULL; number of values that are numbers; number of such
+    /// spellings
     null: Option<String>,
     numbers: usize,
     nulls: usize,
@@ -36,7 +37,7 @@ struct Field {
 pub(crate) struct Signs(Vec<Field>);
 
 impl Signs {
-    /// Looks at a record.
+    /// Examines a record.
     pub(crate) fn see(&mut self, bytes: &[u8], record: &Record) {
         if self.0.len() < record.len() {
             self.0.resize(record.len(), Field::default());
@@ -70,7 +71,7 @@ impl Signs {
         }
     }
 
-    /// The notes, where `fields` are the columns that the fields go to.
+    /// Returns the notes. `fields` are the columns of the fields.
     pub(crate) fn notes(
         &self,
         fields: &[Option<String>],
@@ -94,14 +95,14 @@ impl Signs {
     }
 }
 
-/// The names of columns, as a note has them.
+/// Returns the names of columns, as they appear in a note.
 fn names(columns: &[&str]) -> String {
     let more = if columns.len() > LISTED { " and others" } else { "" };
     let s = if columns.len() > 1 { "s" } else { "" };
     format!("column{s} {}{more}", columns[..columns.len().min(LISTED)].join(", "))
 }
 
-/// Dates that the server reads by its `DateStyle`.
+/// The note about dates that the server reads by its `DateStyle`.
 fn date(seen: &[(&Field, &ColumnFacts)], facts: &Facts, options: &Options) -> Option<Text> {
     let is_date = |ty: &Type| matches!(ty, Type::Date | Type::Timestamp(_) | Type::TimestampTz(_));
     let (field, column) = seen
@@ -122,7 +123,7 @@ fn date(seen: &[(&Field, &ColumnFacts)], facts: &Facts, options: &Options) -> Op
     ))
 }
 
-/// Zones that the server passes over.
+/// The note about time zones that the server ignores.
 fn zone(seen: &[(&Field, &ColumnFacts)]) -> Option<Text> {
     let (field, column) = seen
         .iter()
@@ -135,7 +136,7 @@ fn zone(seen: &[(&Field, &ColumnFacts)]) -> Option<Text> {
     ))
 }
 
-/// Spaces that text keeps.
+/// The note about spaces that text keeps.
 fn spaces(seen: &[(&Field, &ColumnFacts)]) -> Option<Text> {
     let kept = seen.iter().filter(|(field, column)| {
         let text = matches!(column.ty, Type::Text | Type::Varchar(_) | Type::Bpchar(_));
@@ -150,7 +151,7 @@ fn spaces(seen: &[(&Field, &ColumnFacts)]) -> Option<Text> {
     ))
 }
 
-/// A new table's column of text that has numbers, but for spellings of NULL.
+/// The note about a new table's column of text that has only numbers and spellings of NULL.
 fn numbers_but(seen: &[(&Field, &ColumnFacts)]) -> Option<Text> {
     let (field, column) = seen.iter().find(|(field, column)| {
         let all = field.numbers > 0 && field.numbers + field.nulls == field.values;
@@ -167,7 +168,7 @@ fn numbers_but(seen: &[(&Field, &ColumnFacts)]) -> Option<Text> {
     ))
 }
 
-/// Markers of NULL that CSV does not have.
+/// The note about NULL markers that CSV does not have.
 fn marker(seen: &[(&Field, &ColumnFacts)], options: &Options) -> Option<Text> {
     let dialect = options.input.dialect()?;
     let own = |name: &str| options.target.fields.nulls_of(name).iter().any(|null| null == b"\\N");

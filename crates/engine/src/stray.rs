@@ -1,11 +1,11 @@
-//! What is said of a stray quote: what COPY would do with it, and what may be meant.
+//! Messages about a stray quote: what COPY would do with it, and what the user may have meant.
 
 use crate::error::{shown, Error, Place, ServerSays};
 use crate::text::{text, Text};
 use pgsluice_core::error::{Malformed, Stray};
 use pgsluice_core::scan::{Dialect, StrayQuotes};
 
-/// What COPY would make of the record, whose bytes these are; `None` for any other fault.
+/// Returns what COPY would do with the record; `None` for any other fault.
 pub fn detail(fault: Malformed) -> Option<&'static str> {
     let Malformed::StrayQuote { kind, .. } = fault else { return None };
     Some(detail_of(kind))
@@ -29,7 +29,7 @@ pub fn is_one(error: &Error) -> bool {
     detail.is_some_and(|detail| details.contains(&detail))
 }
 
-/// What to do about it.
+/// Returns the hint for a stray quote.
 pub fn hint(fault: Malformed, record: &[u8], dialect: &Dialect) -> Option<Text> {
     let Malformed::StrayQuote { kind, at, .. } = fault else { return None };
     let before = &record[..at.min(record.len())];
@@ -64,7 +64,7 @@ pub fn hint(fault: Malformed, record: &[u8], dialect: &Dialect) -> Option<Text> 
     })
 }
 
-/// The error of a record that passes in pieces and has a stray quote.
+/// Returns the error for a record that is passed on in pieces and has a stray quote.
 pub fn too_long(place: Place) -> Error {
     Error::data("a record that does not fit in memory has a stray quote").at(place).with_hint(
         "is a quote left open there? `stray-quotes` copy reads it as COPY does, and \
@@ -72,7 +72,7 @@ pub fn too_long(place: Place) -> Error {
     )
 }
 
-/// What is said at the end of fields with stray quotes, if there were any.
+/// Returns the note about fields with stray quotes at the end of a load, if there were any.
 pub fn note(fields: u64, dialect: Option<&Dialect>) -> Option<String> {
     let what = match dialect?.stray_quotes {
         StrayQuotes::Error => "their records were rejected",
@@ -83,7 +83,8 @@ pub fn note(fields: u64, dialect: Option<&Dialect>) -> Option<String> {
     (fields > 0).then(|| format!("{fields} {plural} stray quotes: {what}"))
 }
 
-/// An error at its place, with what is to be said of a stray quote in `record`.
+/// Adds a hint, the value and COPY's behavior to an error about a stray quote in `record`. Other
+/// errors stay unchanged.
 pub fn explained(error: Error, fault: Malformed, record: &[u8], dialect: &Dialect) -> Error {
     let Some(hint) = hint(fault, record, dialect) else { return error };
     let mut place = error.place().cloned().unwrap_or_default();

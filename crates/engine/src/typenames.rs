@@ -1,4 +1,4 @@
-//! SQL's names of types, for `convert` where there is no server.
+//! SQL names of types, for `convert` without a server.
 
 use crate::error::Error;
 use pgsluice_core::shape::{ArrayOf, Type};
@@ -54,11 +54,11 @@ const NAMES: [(&str, u32); 45] = [
 
 const JSONB: u32 = 3802;
 
-/// The types of a list such as `integer, varchar(20), numeric(10,2), text[]`.
+/// Parses a list of types such as `integer, varchar(20), numeric(10,2), text[]`.
 ///
 /// # Errors
 ///
-/// A name is unknown; enums, domains and other types of a database are.
+/// A name is unknown. Enums, domains and other types of a database are unknown, too.
 pub fn parse_list(list: &str) -> Result<Vec<Type>, Error> {
     let mut depth = 0;
     let inner = |c: char| {
@@ -94,7 +94,7 @@ fn parse(name: &str) -> Result<Type, Error> {
     })
 }
 
-/// The modifier as in `pg_attribute.atttypmod`; `None` where it makes no sense.
+/// Returns the modifier as in `pg_attribute.atttypmod`; `None` if it is not valid.
 fn typmod(oid: u32, words: &str, modifiers: &[i32]) -> Option<i32> {
     let between = |n: i32, most: i32| (1..=most).contains(&n).then_some(n);
     match (oid, modifiers) {

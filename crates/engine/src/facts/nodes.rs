@@ -3,7 +3,7 @@
 use crate::error::Error;
 use std::fmt;
 
-/// The servers and what is on them.
+/// The servers and the tables on them.
 #[derive(Clone, Debug, Default)]
 pub struct Nodes {
     /// the servers
@@ -19,17 +19,17 @@ pub struct Nodes {
 pub struct Node {
     /// `pg_foreign_server.srvname`
     pub name: String,
-    /// how it is connected to
+    /// how to connect to it
     pub address: Address,
     /// the node's setting of this name
     pub max_prepared_transactions: u32,
-    /// why it cannot be reached
+    /// why it cannot be reached, if so
     pub down: Option<Error>,
     /// an earlier node, or the coordinator, that is the same database, in words
     pub same_as: Option<String>,
 }
 
-/// Where to connect to, with a password if there is one: it is not printed.
+/// The connection string, with a password if there is one. It is never printed.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Address(pub String);
 
@@ -50,11 +50,11 @@ pub struct RemoteLeaf {
     pub node: usize,
     /// the table on the node, quoted and qualified
     pub table: String,
-    /// the same as the server names it in the context of an error
+    /// the same, as the server names it in the context of an error
     pub relation: String,
     /// the columns in the order of the leaf
     pub columns: Vec<RemoteColumn>,
-    /// what holds for each row of the leaf; `None` where that is nothing
+    /// the condition that holds for each row of the leaf, if any
     pub constraint: Option<String>,
     /// a crash of the node empties the table
     pub unlogged: bool,
@@ -69,8 +69,9 @@ pub struct RemoteColumn {
     pub name: String,
     /// its name on the node
     pub remote: String,
-    /// its type, and its collation if that is not the type's own, as SQL writes them
+    /// its type, and its collation if that is not the default of the type, in SQL
     pub sql_type: String,
-    /// the node gives it a value where it is left out: a default, generated, identity
+    /// the node fills it if it is left out: it has a default, is generated, or is an identity
+    /// column
     pub filled_by_node: bool,
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The table, and what the session's role may do to it.
+/// The table, and what the session's role may do with it.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Relation {
     /// `pg_class.oid`
@@ -18,9 +18,9 @@ pub struct Relation {
     pub may_create: bool,
     /// bytes of the heap
     pub heap_bytes: u64,
-    /// rows, as the server estimates them; negative where it never counted
+    /// number of rows that the server estimates; negative if it has never counted them
     pub rows: f64,
-    /// it is a plain table that can have none of what is read here beyond itself
+    /// it is a plain table without indexes, triggers and foreign keys
     pub bare: bool,
     /// the role sees every row
     pub visible: bool,
@@ -36,13 +36,13 @@ pub struct Index {
     pub oid: u32,
     /// quoted and qualified
     pub name: String,
-    /// what it is, in words: `primary key`, `unique index`, `index`, …
+    /// its kind in words: `primary key`, `unique index`, `index`, …
     pub kind: String,
     /// the access method
     pub method: String,
-    /// its build cannot refuse a row, whatever the row holds
+    /// its build cannot fail because of a row
     pub certain: bool,
-    /// a B-tree of columns and all rows that checks at once if it checks
+    /// a B-tree of columns for all rows; if it is unique, it checks at once
     pub plain: bool,
     /// it is complete and in use
     pub valid: bool,
@@ -52,23 +52,23 @@ pub struct Index {
     pub extension: Option<String>,
     /// objects that need it, in words
     pub dependents: Vec<String>,
-    /// a publication of updates or deletes finds rows by it
+    /// a publication of updates or deletes identifies rows by it
     pub published: bool,
     /// it is in a tablespace where the role may not create
     pub foreign_tablespace: bool,
-    /// another reason why it could not be made again as it is
+    /// another reason why it could not be recreated as it is
     pub odd: Option<String>,
     /// bytes on disk
     pub bytes: u64,
     /// names of its columns
     pub columns: Vec<String>,
-    /// how it is dropped and made again
+    /// how it is dropped and recreated
     #[serde(flatten)]
     pub steps: Steps,
 }
 
 impl Index {
-    /// Whether rows can be refused because of it.
+    /// Whether rows can be rejected because of it.
     pub fn refuses(&self) -> bool {
         self.kind != "index"
     }
@@ -91,11 +91,11 @@ pub struct ForeignKey {
     pub dependents: Vec<String>,
     /// the role may refer to the other table's columns
     pub may_refer: bool,
-    /// another reason why it could not be made again as it is
+    /// another reason why it could not be recreated as it is
     pub odd: Option<String>,
     /// the other table, quoted and qualified
     pub referenced: String,
-    /// how it is dropped and made again
+    /// how it is dropped and recreated
     #[serde(flatten)]
     pub steps: Steps,
 }
@@ -105,7 +105,7 @@ pub struct ForeignKey {
 pub struct Trigger {
     /// its name
     pub name: String,
-    /// the table that it stands on, quoted and qualified
+    /// the table that it is on, quoted and qualified
     pub relation: String,
     /// `tgenabled`: `O` origin, `D` disabled, `R` replica, `A` always
     pub enabled: char,
@@ -125,21 +125,21 @@ impl Trigger {
     }
 }
 
-/// Statements that take an object down and put it back, and what it then is.
+/// Statements that drop or disable an object and restore it, and its state afterwards.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
 pub struct Steps {
-    /// takes it down
+    /// drops or disables it
     pub drop: String,
-    /// makes it again without touching the table: may run beside others
+    /// builds it again without touching the table; may run at the same time as others
     #[serde(default)]
     pub build: Vec<String>,
-    /// makes it part of the table again, with all its marks
+    /// makes it part of the table again, with all its properties
     pub attach: Vec<String>,
-    /// what must be the same as before; compared as a whole
+    /// what must be the same as before; it is compared as a whole
     pub state: Value,
 }
 
-/// The objects of one table that cost a load time.
+/// The objects of one table that make a load slower.
 #[derive(Clone, Debug)]
 pub struct TableObjects {
     /// the table
@@ -153,7 +153,7 @@ pub struct TableObjects {
 }
 
 impl TableObjects {
-    /// The steps of the object that a choice of this kind and name is about.
+    /// Returns the steps of the object that a choice of this kind and name refers to.
     pub(crate) fn steps(&self, kind: &str, name: &str) -> Option<&Steps> {
         match kind {
             "index" => self.indexes.iter().find(|i| i.name == name).map(|i| &i.steps),

@@ -5,7 +5,7 @@
 pub struct Partition {
     /// `pg_class.oid`
     pub oid: u32,
-    /// that of the table that it is a partition of; 0 for the table that is loaded
+    /// the OID of its parent table; 0 for the table that is loaded
     pub parent: u32,
     /// quoted and qualified
     pub sql: String,
@@ -19,30 +19,30 @@ pub struct Partition {
     pub row_security: bool,
     /// it has triggers that fire once for each INSERT
     pub statement_triggers: bool,
-    /// columns that get another value than the root gives them where they are left out
+    /// columns that get another value than from the root if they are left out
     pub other_defaults: Vec<String>,
-    /// how its rows are spread over its partitions
+    /// how its rows are distributed over its partitions
     pub key: Option<PartitionKey>,
 }
 
-/// How rows are spread over partitions.
+/// How rows are distributed over partitions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PartitionKey {
     /// `pg_partitioned_table.partstrat`: `h`, `l` or `r`
     pub strategy: char,
-    /// what it is computed from
+    /// the columns and expressions that it is computed from
     pub columns: Vec<KeyColumn>,
 }
 
 /// One part of a partition key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeyColumn {
-    /// the column; `None` where it is an expression
+    /// the column; `None` if it is an expression
     pub name: Option<String>,
-    /// its operator class is the server's own and the default one
+    /// its operator class is the server's own and the default
     pub usual_class: bool,
     /// its collation compares bytes
     pub bytewise: bool,
-    /// to its collation, text that is equal has the same bytes
+    /// its collation is deterministic: equal texts have the same bytes
     pub deterministic: bool,
 }

@@ -1,35 +1,35 @@
-//! Holds a record that is too long to be held in memory to the types that were inferred from others:
-//! field by field, as its pieces pass.
+//! Checks a record that is too long to be held in memory against the types that were inferred from
+//! other records: field by field, as its pieces are read.
 //!
-//! Fields end where COPY ends them. If stray quotes are something else than to COPY, a record that has
-//! one is refused before the piece that has it comes here.
+//! Fields end where COPY ends them. If stray quotes do not have COPY's meaning, a record with a
+//! stray quote is rejected before that piece gets here.
 
 use super::{Guess, NewColumn};
 use pgsluice_core::scan::{Dialect, Eol, FieldKind, Format, Next, Record, Scanner};
 use pgsluice_core::sink::PgCopySink;
 
-/// No longer text comes back from a type other than `text` and `json` as it is written: a `numeric`
-/// has at most 131,072 digits before its point and 16,383 after it.
+/// The longest text that types other than `text` and `json` may return as it was written, in bytes.
+/// A `numeric` has at most 131,072 digits before its point and 16,383 after it.
 const LONGEST: usize = 256 << 10;
 
 /// The fields of one record.
 pub struct LongRecordFit {
     columns: Vec<NewColumn>,
     dialect: Dialect,
-    /// the field so far, up to [`LONGEST`] bytes and one
+    /// the field so far, up to [`LONGEST`] bytes and one more
     field: Vec<u8>,
     index: usize,
     in_quote: bool,
     /// the last byte was an escape
     escaped: bool,
-    /// the last byte, if it may begin a character of two
+    /// the last byte, if a character of two bytes may begin with it
     lead: u8,
     record: Record,
     scratch: PgCopySink,
 }
 
 impl LongRecordFit {
-    /// The columns of the record's fields.
+    /// `columns` are the columns of the record's fields.
     pub fn new(columns: Vec<NewColumn>, dialect: &Dialect) -> LongRecordFit {
         LongRecordFit {
             columns,
@@ -44,8 +44,8 @@ impl LongRecordFit {
         }
     }
 
-    /// Takes the next piece. Gives the index of the first field that would not come back as it is
-    /// written.
+    /// Takes the next piece. Returns the index of the first field that its type would not return as
+    /// it was written.
     pub fn altered(&mut self, piece: &[u8], last: bool) -> Option<usize> {
         for byte in piece {
             if !self.is_delimiter(*byte) {

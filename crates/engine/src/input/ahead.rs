@@ -1,17 +1,17 @@
-//! A source, and what was read of it before its turn.
+//! Looks ahead in a source. The bytes that were looked at are read again in their turn.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many bytes are read at a time.
+/// Number of bytes in each read.
 const BLOCK: usize = 256 << 10;
 
-/// Reads a source whose next bytes may have been looked at already: they are kept in files
-/// without names.
+/// Reads a source. Bytes that [`Ahead::look`] has shown are kept in files without names and read
+/// again from there.
 pub(super) struct Ahead {
     source: Box<dyn Read + Send>,
-    /// what was read before its turn, the next bytes last
+    /// the bytes that [`Ahead::look`] has shown; the file that is read next is the last one
     kept: Vec<File>,
 }
 
@@ -20,8 +20,8 @@ impl Ahead {
         Ahead { source, kept: Vec::new() }
     }
 
-    /// Shows the next bytes, block by block, until `seen` says that it has seen enough or there
-    /// are no more. They are read again afterwards.
+    /// Passes the next bytes to `seen`, block by block, until it returns `true` or the source ends.
+    /// The bytes are read again afterwards.
     ///
     /// # Errors
     ///
@@ -59,7 +59,7 @@ impl Read for Ahead {
     }
 }
 
-/// A file in the folder for temporary files, whose name is gone already.
+/// Creates a file in the folder for temporary files and removes its name.
 fn nameless() -> io::Result<File> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -1,26 +1,26 @@
-//! A run of whole records, with the facts that errors are reported by.
+//! A run of whole records, or a piece of one record, with the facts that error reports need.
 
 use super::records::{Layout, Records};
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
 
-/// What a chunk holds.
+/// What a chunk contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// whole records
     Whole,
-    /// the beginning or the middle of one record that is too long to be held
+    /// the beginning or the middle of one record that is too long to be held in memory
     Piece,
     /// the end of that record
     LastPiece,
 }
 
-/// Records and lines, counted as COPY counts them: a tuple of PGCOPY is a line.
+/// Numbers of records and lines, counted as COPY counts them: a tuple of PGCOPY is a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// records
     pub records: u64,
-    /// lines, those within quotes counted
+    /// lines, including those within quotes
     pub lines: u64,
 }
 
@@ -34,15 +34,15 @@ impl std::ops::AddAssign for Counts {
 /// A run of bytes of one file.
 #[derive(Debug)]
 pub struct Chunk {
-    /// its place in the whole input, from 0
+    /// its position in the whole input, from 0
     pub sequence: u64,
     /// the index of the file among the sources
     pub file: usize,
-    /// where it begins, in bytes of the uncompressed file
+    /// where it begins, as a byte offset in the uncompressed file
     pub offset: u64,
-    /// where the record begins that it is a piece of
+    /// where its first record begins: before `offset` if it is a later piece of that record
     pub start: u64,
-    /// what lines end with, as far as it was known before the chunk
+    /// the line end, if it is known before the chunk
     pub eol: Eol,
     /// whole records or a piece of one
     pub part: Part,
@@ -50,31 +50,33 @@ pub struct Chunk {
     pub stray: bool,
     /// the stray quote of the record that ends with this piece
     pub damaged: Option<Malformed>,
-    /// no bytes of the file follow
+    /// no records of the file are read after it
     pub last: bool,
-    /// the lines of the file before it, where somebody has to know them ([`super::Reader::count_lines`])
+    /// the number of lines of the file before it, if lines are counted
+    /// ([`super::Reader::count_lines`])
     pub line: u64,
-    /// records passed over (and the header's lines) immediately before the chunk
+    /// the records that were skipped immediately before the chunk, and the lines of these, of the
+    /// header and of comments
     pub passed: Counts,
-    /// records immediately before the chunk that an earlier load has loaded
+    /// the records immediately before the chunk that an earlier load has loaded
     pub known: Counts,
     /// the bytes
     pub bytes: Vec<u8>,
 }
 
 impl Chunk {
-    /// A scanner over the chunk's records.
+    /// Returns a scanner of the chunk's records.
     pub fn scanner<'c>(&'c self, dialect: &'c Dialect) -> Scanner<'c> {
         Scanner::new(&self.bytes, true, dialect, self.eol)
     }
 
-    /// What the file's lines end with, as far as it is known when the chunk is.
+    /// Returns the line end of the file, if it is known before the chunk or from its first record.
     pub fn line_end(&self, layout: &Layout) -> Eol {
         let Some(dialect) = layout.dialect().filter(|_| self.eol == Eol::Unknown) else {
             return self.eol;
         };
         let mut scanner = self.scanner(dialect);
-        // A fault is somebody else's to report.
+        // Faults are reported elsewhere.
         let _ = scanner.next(&mut Record::default());
         scanner.eol()
     }
@@ -84,8 +86,7 @@ impl Chunk {
         Records::new(self, layout)
     }
 
-    /// Counts records and lines without looking into the fields, where the
-    /// line ends alone give the numbers.
+    /// Counts records and lines. Does not parse the fields if the line ends alone give the numbers.
     pub fn count(&self, layout: &Layout) -> Counts {
         let end = if self.eol == Eol::Cr { b'\r' } else { b'\n' };
         let ends = || memchr::memchr_iter(end, &self.bytes).count() as u64;
@@ -104,24 +105,24 @@ impl Chunk {
             let lines = ends() + u64::from(open);
             return Counts { records: lines, lines };
         }
-        // What breaks the rules counts as one: the server will say what is wrong with it.
+        // A malformed record counts as one. The server reports its fault.
         let mut all = self.records(layout);
         let records = all.by_ref().count() as u64;
         Counts { records, lines: all.lines() }
     }
 
-    /// Where the record lies whose last line is `line` (from 1), as offsets
-    /// into the chunk, and how many records precede it.
+    /// Finds the record whose last line is `line` (from 1). Returns the number of records before
+    /// it, and its start and end as offsets in the chunk.
     pub fn record_of_line(&self, layout: &Layout, line: u64) -> (u64, usize, usize) {
         self.locate(layout, |_, last| last >= line)
     }
 
-    /// Where record `index` (from 0) lies, and how many records precede it.
+    /// Finds record `index` (from 0). Returns the same values.
     pub fn record_at(&self, layout: &Layout, index: u64) -> (u64, usize, usize) {
         self.locate(layout, |before, _| before >= index)
     }
 
-    /// How many lines have ended before `end`.
+    /// Returns the number of lines that end before `end`.
     pub fn lines_to(&self, layout: &Layout, end: usize) -> u64 {
         let mut records = self.records(layout);
         while records.position() < end && records.next().is_some() {}
@@ -132,8 +133,8 @@ impl Chunk {
         let mut records = self.records(layout);
         let mut before = 0;
         for record in records.by_ref() {
-            // Of a record that breaks the rules, the line that COPY names: where an open
-            // quote comes to the file's end.
+            // For a malformed record, this is the line that COPY names. If a quote is left open,
+            // COPY names the line at the end of the file.
             if found(before, record.line) {
                 return (before, record.start, record.end);
             }
@@ -144,17 +145,17 @@ impl Chunk {
 }
 
 impl Chunk {
-    /// The chunk up to `end`, before which no record has a stray quote.
+    /// Returns the chunk up to `end`. No record before `end` may have a stray quote.
     pub fn head(&self, end: usize) -> Chunk {
         let bytes = self.bytes[..end].to_vec();
         Chunk { bytes, last: false, stray: false, ..*self }
     }
 
-    /// How many fields have stray quotes, whatever those mean.
+    /// Counts the fields with stray quotes, whatever these quotes mean.
     pub fn strays(&self, layout: &Layout) -> u64 {
         let Some(dialect) = layout.dialect().filter(|_| self.stray) else { return 0 };
         if self.part != Part::Whole {
-            // One at least.
+            // At least one.
             return 1;
         }
         let (mut scanner, mut record) = (self.scanner(dialect), Record::default());
@@ -167,7 +168,7 @@ impl Chunk {
         }
     }
 
-    /// Passes over as many of the first records as are still to be skipped.
+    /// Drops the first records of the chunk, as many as are still to be skipped.
     pub(super) fn pass(&mut self, skip: &mut u64, layout: &Layout) {
         if *skip == 0 || self.bytes.is_empty() {
             return;
@@ -178,7 +179,7 @@ impl Chunk {
             self.passed += counts;
             self.offset += self.bytes.len() as u64;
             self.bytes.clear();
-            // Nothing is left of it that could be counted again.
+            // Nothing is left that could be counted again.
             self.part = Part::Whole;
             self.damaged = None;
             return;
@@ -190,7 +191,7 @@ impl Chunk {
         self.offset += end as u64;
     }
 
-    /// Cuts the chunk off behind the last record that is still to be read.
+    /// Cuts off the chunk after the last record that is still to be read.
     pub(super) fn limit(&mut self, limit: &mut Option<u64>, layout: &Layout) {
         let Some(left) = limit else { return };
         if self.part != Part::Whole {
@@ -205,8 +206,8 @@ impl Chunk {
         }
     }
 
-    /// How many of the first `most` records there are, their lines, and where
-    /// they end.
+    /// Counts the first records, up to `most`. Returns their number, the number of their lines, and
+    /// where they end.
     fn first_records(&self, most: u64, layout: &Layout) -> (u64, u64, usize) {
         let mut all = self.records(layout);
         let most = usize::try_from(most).unwrap_or(usize::MAX);

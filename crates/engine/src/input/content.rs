@@ -1,4 +1,4 @@
-//! Files that are no CSV and no text, by their first bytes.
+//! Detects files that are neither CSV nor text by their first bytes.
 
 use super::peek::first_bytes;
 use crate::error::Error;
@@ -7,8 +7,8 @@ use crate::source::Source;
 use pgsluice_core::scan::binary::{self, HEADER_LEN};
 use pgsluice_core::scan::Dialect;
 
-/// Signatures, and what such a file is. A line of text has none of the bytes that [`is_binary`]
-/// looks for; signatures of letters alone need one of them after them.
+/// Signatures, and what such files are. A file must also have a byte that [`is_binary`] looks for,
+/// which no line of text has. So letters alone are not enough.
 const SIGNATURES: [(&[u8], &str); 21] = [
     (b"PAR1", "Parquet"),
     (b"ARROW1", "Arrow IPC"),
@@ -33,25 +33,25 @@ const SIGNATURES: [(&[u8], &str); 21] = [
     (b"\x80\x05", "a Python pickle"),
 ];
 
-/// Where the header of the first file of a tar archive has its signature.
+/// The offset of the signature in the header of the first file of a tar archive.
 const TAR: usize = 257;
 
-/// Control characters that delimit fields in some files, so that detection tries them.
+/// Control characters that delimit fields in some files. Detection tries them.
 const CONTROL_DELIMITERS: [u8; 2] = [0x01, 0x1f];
 
-/// How many bytes are looked at.
+/// Number of bytes that are examined.
 const HEAD: usize = 1024;
 
-/// What is wrong with the content of a file, and what to do about it.
+/// Why the content of a file is wrong, and what to do about it.
 pub(super) struct WrongContent {
-    /// "is Parquet"
+    /// for example "is Parquet"
     pub what: String,
     /// a hint
     pub hint: &'static str,
 }
 
-/// What a file is, if it is surely not of this format. Its first bytes say that, which may be any
-/// text before the header if `preamble`.
+/// Returns what a file is, if its first bytes show that it is certainly not of this format. With
+/// `preamble`, any text may precede the header.
 ///
 /// # Errors
 ///
@@ -75,12 +75,13 @@ pub fn other_content(
     })
 }
 
-/// What the file is, if it is surely neither CSV nor text. Of files in `utf8` all bytes are known.
+/// Returns what the file is, if it is certainly neither CSV nor text. UTF-16 is detected only if
+/// the file should be in UTF-8 (`utf8`).
 pub(super) fn other(bytes: &[u8], dialect: &Dialect, utf8: bool) -> Option<WrongContent> {
     no_text(bytes, dialect, utf8).or_else(|| other_text(bytes, dialect))
 }
 
-/// As [`other`], for a file in UTF-8 whose dialect is not known yet.
+/// Like [`other`], for a file in UTF-8 whose dialect is not known yet.
 pub(super) fn other_than_csv(bytes: &[u8]) -> Option<WrongContent> {
     by_signature(bytes, &CONTROL_DELIMITERS, true).or_else(|| other_text(bytes, &Dialect::csv()))
 }
@@ -89,12 +90,12 @@ fn is(what: &str, hint: &'static str) -> Option<WrongContent> {
     Some(WrongContent { what: format!("is {what}"), hint })
 }
 
-/// As [`other`], whatever text may precede the header.
+/// Like [`other`], but any text may precede the header.
 pub(super) fn no_text(bytes: &[u8], dialect: &Dialect, utf8: bool) -> Option<WrongContent> {
     by_signature(bytes, &[dialect.delimiter, dialect.quote], utf8)
 }
 
-/// As [`no_text`]; `marks` are the bytes that may stand around fields.
+/// Like [`no_text`]. `marks` are the bytes that delimit and quote fields.
 fn by_signature(bytes: &[u8], marks: &[u8], utf8: bool) -> Option<WrongContent> {
     let head = &bytes[..bytes.len().min(HEAD)];
     if head.starts_with(b"PGCOPY\n\xff\r\n\0") {
@@ -143,15 +144,15 @@ fn other_text(bytes: &[u8], dialect: &Dialect) -> Option<WrongContent> {
     None
 }
 
-/// What to do about UTF-16.
+/// The hint for UTF-16.
 pub(super) const UTF16: &str = "convert it first: iconv -f UTF-16 -t UTF-8";
 
-/// Whether there are control characters that no text has, apart from `marks`.
+/// Whether there are control characters that no text has, except for `marks`.
 fn is_binary(head: &[u8], marks: &[u8]) -> bool {
     head.iter().any(|c| matches!(c, 0..=8 | 14..=26 | 28..=31) && !marks.contains(c))
 }
 
-/// Whether every other byte of the first ones is zero.
+/// Whether about every other byte at the start is zero, and no other byte is.
 fn is_utf16(head: &[u8]) -> bool {
     let head = &head[..head.len().min(256) & !1];
     let zeros = |at: usize| head.chunks_exact(2).filter(|pair| pair[at] == 0).count();
@@ -212,10 +213,10 @@ mod tests {
         ] {
             assert_eq!(what(bytes), "", "{bytes:?}");
         }
-        // Where neither commas nor quotes mean anything, lines of JSON are values.
+        // If neither commas nor quotes have a meaning, lines of JSON are values.
         let whole = Dialect { delimiter: 1, quote: 2, ..Dialect::csv() };
         assert!(other(b"{\"a\": 1}\n", &whole, true).is_none());
-        // A delimiter is no byte that text does not have.
+        // A control character that is the delimiter may occur in text.
         for delimiter in [1, 0x1f] {
             let unusual = Dialect { delimiter, ..Dialect::csv() };
             let row = [b"ORCL", &[delimiter][..], b"12.5\n"].concat();

@@ -1,24 +1,24 @@
-//! Decompression by content: the first bytes tell, not the name.
+//! Decompresses files. The first bytes show the format, not the name.
 //!
-//! Every decoder streams, goes on over concatenated members as the formats'
-//! own programs do, and gives an error, not an end, where a file breaks off.
-//! What a decoder may hold in memory is bounded, whatever the file says of
-//! itself.
+//! Every decoder reads a stream. Like the programs of the formats, it reads concatenated members.
+//! If a file is truncated, it returns an error, not an end. The memory of a decoder is limited,
+//! whatever the file claims.
 
 use std::io::{self, BufRead, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// The most that a decoder may hold, in bytes: `xz -9` needs 65 MiB and
-/// `zstd --ultra -22` 128 MiB.
+/// The most memory that a decoder may use, in bytes: `xz -9` needs 65 MiB and `zstd --ultra -22`
+/// needs 128 MiB.
 #[cfg(feature = "xz")]
 const DECODER_MEMORY: u64 = 160 << 20;
 
-/// zstd's largest window that is decoded, as a power of two: the limit of its own program.
+/// The largest window of zstd that is decoded, as a power of two. It is the limit of zstd's own
+/// program.
 #[cfg(feature = "zstd")]
 const ZSTD_WINDOW_LOG: u32 = 27;
 
-/// The longest signature of a format.
+/// The length of the longest signature.
 const SIGNATURE: usize = 6;
 
 /// How a file is compressed.
@@ -48,12 +48,12 @@ impl Compression {
         }
     }
 
-    /// What the first bytes of a file say; `None` where they are data.
+    /// Detects the format by the first bytes of a file; `None` for plain data.
     fn of(head: &[u8]) -> Option<Compression> {
         match head {
             [0x1f, 0x8b, 0x08, ..] => Some(Compression::Gzip),
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Compression::Zstd),
-            // A zstd file may open with a skippable frame.
+            // A zstd file may begin with a skippable frame.
             [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Compression::Zstd),
             [0x04, 0x22, 0x4d, 0x18, ..] => Some(Compression::Lz4),
             [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, ..] => Some(Compression::Bzip2),
@@ -65,7 +65,8 @@ impl Compression {
     }
 }
 
-/// Counts the compressed bytes that a decoder has taken, which are fewer than were read ahead.
+/// Counts the compressed bytes that a decoder has consumed. These are fewer than the bytes that
+/// were read ahead.
 struct Taken<R> {
     source: R,
     taken: Arc<AtomicU64>,
@@ -90,13 +91,13 @@ impl<R: BufRead> BufRead for Taken<R> {
     }
 }
 
-/// The plain bytes of `source`, and how it was compressed, if it was; `taken` counts the compressed
+/// Returns the compression of `source`, if any, and its plain bytes. `taken` counts the compressed
 /// bytes as they are decoded.
 ///
 /// # Errors
 ///
-/// Reading the first bytes failed. Errors in the compressed data come from the
-/// reader that is returned, as [`io::ErrorKind::InvalidData`] or
+/// Reading the first bytes failed, or this build does not support the format. Errors in the
+/// compressed data come from the returned reader, as [`io::ErrorKind::InvalidData`] or
 /// [`io::ErrorKind::UnexpectedEof`].
 pub fn open<R: Read + Send + 'static>(
     mut source: R,
@@ -112,8 +113,8 @@ pub fn open<R: Read + Send + 'static>(
     Ok((Some(compression), decoder(compression, counted)?))
 }
 
-/// A source whose reads are tried again when a signal has interrupted them. A decoder that
-/// is given that error has lost its place, and its next read would be taken for the end.
+/// A source that repeats a read after a signal has interrupted it. A decoder that receives this
+/// error loses its place, and its next read would be treated as the end.
 struct Patient<R>(R);
 
 impl<R: Read> Read for Patient<R> {
@@ -163,15 +164,15 @@ fn decoder<R: BufRead + Send + 'static>(
     }
 }
 
-/// Parts of compressed data one after another, each with a decoder of its own.
+/// Parts of compressed data one after another. Each part has its own decoder.
 #[cfg(any(feature = "gzip", feature = "lz4"))]
 struct Parts<R, D> {
-    /// `None` between parts, while the source is looked at
+    /// `None` between parts, while the source is examined
     part: Option<D>,
     source: Option<R>,
-    /// the decoder of what follows; `None` where nothing does
+    /// creates the decoder of the next part, if there is one
     begin: fn(R) -> io::Result<Option<D>>,
-    /// the source behind a part that was read to its end
+    /// returns the source after the end of a part
     end: fn(D) -> io::Result<R>,
 }
 
@@ -196,8 +197,8 @@ impl<R, D: Read> Read for Parts<R, D> {
     }
 }
 
-/// gzip members, and the zeros that a tape or a block device leaves behind the last one: they
-/// are padding, as for gzip's own program. Any other byte is no end.
+/// gzip members. Zeros after the last one are padding, as for gzip's own program: a tape or a block
+/// device leaves them there. Any other byte must begin another member.
 #[cfg(feature = "gzip")]
 fn gzip_members<R: BufRead>(source: R) -> impl Read {
     Parts {
@@ -216,7 +217,7 @@ fn gzip_members<R: BufRead>(source: R) -> impl Read {
 ///
 /// # Errors
 ///
-/// There is another byte than zero.
+/// It has a byte other than zero, or cannot be read.
 #[cfg(feature = "gzip")]
 fn only_zeros(mut source: impl BufRead) -> io::Result<()> {
     loop {
@@ -232,7 +233,7 @@ fn only_zeros(mut source: impl BufRead) -> io::Result<()> {
     }
 }
 
-/// Notes whether its source has come to an end.
+/// Records whether its source has ended.
 #[cfg(feature = "lz4")]
 struct Noted<R> {
     source: R,
@@ -250,9 +251,9 @@ impl<R: Read> Read for Noted<R> {
 
 /// LZ4 frames.
 ///
-/// The library's decoder stops after one frame, and takes a file that breaks
-/// off between two blocks for one that ends: a frame that ended because the
-/// source did, rather than by its end mark, is an error here.
+/// The library's decoder stops after one frame. It also treats a file that is truncated between two
+/// blocks as complete. So a frame that ends because the source ends, and not by its end mark, is an
+/// error here.
 #[cfg(feature = "lz4")]
 fn lz4_frames<R: BufRead>(source: R) -> impl Read {
     Parts {
@@ -354,7 +355,7 @@ mod tests {
         }
     }
 
-    /// Bytes one by one, and a signal before each.
+    /// Returns the bytes one by one, with a signal before each.
     struct Interrupted(io::Cursor<Vec<u8>>, bool);
 
     impl Read for Interrupted {

@@ -1,4 +1,4 @@
-//! One source: opened, decompressed, cut at record ends.
+//! Reads one source: opens it, decompresses it, and cuts it where records end.
 
 use super::ahead::Ahead;
 use super::chunk::{Chunk, Counts, Part};
@@ -28,16 +28,16 @@ mod tests;
 
 pub use header::HeaderLine;
 
-/// How many bytes a chunk has, unless a record is longer.
+/// The size of a chunk in bytes, unless a record is longer.
 const CHUNK: usize = 512 << 10;
 
-/// The longest record that is held as a whole; a longer one passes in pieces.
+/// The longest record that is held as a whole, in bytes. A longer one is passed on in pieces.
 const MAX_HELD: usize = 4 << 20;
 
-/// The longest record: the server's own limit for a line.
+/// The longest record that is allowed, in bytes: the server's own limit for a line.
 const MAX_RECORD: u64 = pgsluice_core::scan::MAX_RECORD as u64;
 
-/// Counts the bytes that come from the disk.
+/// Counts the bytes that are read from disk.
 struct Counted {
     source: Box<dyn Read + Send>,
     count: Arc<AtomicU64>,
@@ -56,59 +56,58 @@ pub(super) struct InputFile {
     pub(super) name: String,
     index: usize,
     source: Ahead,
-    /// bytes that came from the disk
+    /// number of bytes that were read from disk
     raw_read: Arc<AtomicU64>,
-    /// those of them that were decompressed, if they were compressed
+    /// how many of these bytes were decompressed, if the file is compressed
     taken: Arc<AtomicU64>,
-    /// what it was when it was opened, if the source has versions
+    /// its version when it was opened, if the source has versions
     version: Option<(VersionOf, Version)>,
-    /// what the first bytes say
+    /// the compression that the first bytes show
     pub compression: Option<Compression>,
-    /// read and not yet given on
+    /// the bytes that were read and not yet passed on
     pub(super) held: HeldBytes,
     pub(super) ended: bool,
     pub(super) offset: u64,
     eol: Eol,
     cutter: Option<Cutter>,
-    /// what the cutter has found behind the last record, which is given on first
+    /// the fault that the cutter has found after the last record, which is passed on first
     fault: Option<Corrupt>,
-    /// how many of the held bytes the cutter has seen
+    /// how many of the held bytes the cutter has processed
     seen: usize,
-    /// where the last record that is held whole ends, in the held bytes
+    /// where the last whole record ends, in the held bytes
     cut: usize,
-    /// there may be stray quotes in the held bytes up to here
+    /// the held bytes may have stray quotes up to here
     stray_to: usize,
-    /// the cutter has met a stray quote that is not what it is to COPY: it is lost
+    /// a stray quote did not have COPY's meaning, so the cutter no longer finds where records end
     lost: bool,
-    /// bytes so far of a record that passes in pieces
+    /// number of bytes so far of a record that is passed on in pieces
     giant: Option<u64>,
-    /// where it ends, in the held bytes
+    /// where that record ends, in the held bytes
     giant_end: Option<usize>,
     /// its stray quote, if it has one
     damaged: Option<Malformed>,
     passed: Counts,
-    /// what precedes the range that is read, if it is not the whole file
+    /// the records and lines before the range that is read, if that is not the whole file
     pub(super) before: Counts,
-    /// lines that begin with it are no records
+    /// lines that begin with this byte are not records
     comment: Option<u8>,
-    /// where the next one is, in the held bytes, if it has been found
+    /// where the next such line is, in the held bytes, if it was found
     comment_at: Option<usize>,
-    /// the lines at the end that are held back, if some are
+    /// the lines at the end that are held back, if there are any
     footer: Option<Footer>,
-    /// lines passed over since the last chunk that are no records
+    /// lines skipped since the last chunk that are not records
     pub(super) passed_over: Passed,
     done: bool,
 }
 
 impl InputFile {
-    /// Opens a source. The header of PGCOPY is passed over, and a byte order mark where the
-    /// file is said to be `utf8`: in other encodings these bytes are data. The lines of a
-    /// footer are never read.
+    /// Opens a source. The header of PGCOPY is skipped. A byte order mark is skipped if the file
+    /// should be in UTF-8 (`utf8`): in other encodings, these bytes are data. The lines of a footer
+    /// are never returned.
     ///
     /// # Errors
     ///
-    /// The file cannot be read, is in an encoding that no server knows, or is no
-    /// PGCOPY.
+    /// The file cannot be read, is in an encoding that no server supports, or is not PGCOPY.
     pub fn open(
         index: usize,
         source: &dyn Source,
@@ -127,7 +126,7 @@ impl InputFile {
         let counted = Counted { source: opened.bytes, count: raw_read.clone() };
         let taken = Arc::new(AtomicU64::new(0));
         let span = source.span();
-        // A range is of a file that is not compressed, whatever its first bytes look like.
+        // A range always belongs to an uncompressed file, whatever its first bytes look like.
         let (compression, source) = match span {
             Some(_) => (None, Box::new(counted) as Box<dyn Read + Send>),
             None => decompress::open(counted, &taken).map_err(|e| Error::io("read", &name, &e))?,
@@ -178,7 +177,7 @@ impl InputFile {
         Ok(file)
     }
 
-    /// Bytes on the disk that what is held was made from, before anything was given on.
+    /// Number of bytes on disk that the held bytes come from, if no bytes were passed on yet.
     pub(super) fn sampled(&self) -> u64 {
         let bytes = if self.compression.is_some() { &self.taken } else { &self.raw_read };
         bytes.load(Ordering::Relaxed)
@@ -210,7 +209,7 @@ impl InputFile {
         Ok(())
     }
 
-    /// Looks whether the content may be CSV or text.
+    /// Checks that the content may be CSV or text. Skips a byte order mark.
     fn begin(&mut self, dialect: &Dialect, utf8: bool, preamble: bool) -> Result<(), Error> {
         let other = match preamble {
             true => content::no_text(&self.held, dialect, utf8),
@@ -283,9 +282,9 @@ impl InputFile {
             .with_hint("load it again when nothing writes to it"))
     }
 
-    /// Reads until `target` bytes are held and looks where records end in them.
+    /// Reads until `target` bytes are held, and finds where records end in them.
     fn split(&mut self, layout: &Layout, target: usize) -> Result<(), Error> {
-        // Not for a few bytes each time where comments make short chunks.
+        // If comments make the chunks short, do not read a few bytes each time.
         if target > CHUNK || self.held.len() < CHUNK - CHUNK / 4 {
             self.fill(target)?;
         }
@@ -318,7 +317,7 @@ impl InputFile {
                 break;
             }
             if !sure && self.giant.is_none() {
-                // Looking at every line that may be a comment would be in vain.
+                // Do not look at every line that may be a comment: it would be in vain.
                 (self.seen, self.stray_to) = (self.held.len(), self.held.len());
                 break;
             }
@@ -334,7 +333,7 @@ impl InputFile {
         }
     }
 
-    /// Looks where records end up to `to`; whether there may be a stray quote.
+    /// Finds where records end up to `to`. Returns whether there may be a stray quote.
     fn feed(&mut self, cutter: &mut Cutter, to: usize) -> bool {
         let cuts = cutter.feed(&self.held[self.seen..to]);
         if cuts.stray {
@@ -351,8 +350,9 @@ impl InputFile {
         cuts.stray
     }
 
-    /// The next bytes: whole records where a record can be held, about `most` of them. `None` at
-    /// the end. Empty lines that end the file are passed over if `blank`.
+    /// Returns the next bytes: whole records, about `most` of them, or a piece of a record that is
+    /// too long to be held. `None` at the end. If `blank`, skips empty lines at the end of the
+    /// file.
     pub(super) fn next(
         &mut self,
         layout: &Layout,
@@ -381,7 +381,7 @@ impl InputFile {
                 (Some(_), None) => break (self.held.len(), Part::Piece),
                 _ if self.fault.is_some() => break (self.cut, Part::Whole),
                 _ if self.ended => break (self.end_of_records(layout), Part::Whole),
-                // Empty lines at the end of what is held may be the file's last ones.
+                // Empty lines at the end of the held bytes may be the last lines of the file.
                 _ if self.cut > 0 && blank => match blank_end(&self.held[..self.cut], text).0 {
                     0 if target < MAX_HELD => target *= 2,
                     0 => break (self.cut, Part::Whole),
@@ -417,7 +417,7 @@ impl InputFile {
         Ok(Some(chunk))
     }
 
-    /// Where the last record of the file ends: behind it, PGCOPY has a trailer.
+    /// Returns where the last record of the file ends. In PGCOPY, a trailer follows it.
     fn end_of_records(&mut self, layout: &Layout) -> usize {
         if layout.dialect().is_none() {
             self.held.truncate(self.cut);
@@ -425,11 +425,11 @@ impl InputFile {
         self.held.len()
     }
 
-    /// Makes a chunk of the first `end` bytes held.
+    /// Makes a chunk of the first `end` held bytes.
     fn give(&mut self, end: usize, part: Part, layout: &Layout, free: Vec<u8>) -> Chunk {
         let mut bytes = self.held.take(end, free);
         if bytes.len() < bytes.capacity() / 4 {
-            // Lanes remember chunks, and count their bytes.
+            // Lanes keep chunks, and limit the sum of their bytes.
             bytes.shrink_to_fit();
         }
         let mut last = self.ended && self.held.is_empty();
@@ -464,7 +464,7 @@ impl InputFile {
     }
 }
 
-/// Text: whether a `\.` ends the data in this chunk.
+/// Whether a `\.` of the text format ends the data in this chunk.
 fn ends_data(bytes: &[u8], dialect: &Dialect, eol: Eol) -> bool {
     if memchr::memmem::find(bytes, b"\\.").is_none() {
         return false;

@@ -1,4 +1,4 @@
-//! A source without its last lines, which are held back until it has ended.
+//! Reads a source without its last lines, which are held back until the source has ended.
 
 use crate::frame::{first_end, line_end};
 use pgsluice_core::scan::{Dialect, Eol};
@@ -6,13 +6,13 @@ use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// How many bytes are read at a time.
+/// Number of bytes in each read.
 const BLOCK: usize = 256 << 10;
 
 /// The most bytes that are held back.
 const LIMIT: usize = 4 << 20;
 
-/// What is known at the end of the source.
+/// Facts about the footer, which are known at the end of the source.
 #[derive(Clone, Default)]
 pub(super) struct Footer {
     lines: Arc<AtomicU64>,
@@ -20,30 +20,30 @@ pub(super) struct Footer {
 }
 
 impl Footer {
-    /// How many lines the footer has.
+    /// The number of lines of the footer.
     pub fn lines(&self) -> u64 {
         self.lines.load(Ordering::Relaxed)
     }
 
-    /// Whether a part of the footer was given on, since it was too long to be held back.
+    /// Whether a part of the footer was passed on, because the footer was too long to be held back.
     pub fn is_too_long(&self) -> bool {
         self.too_long.load(Ordering::Relaxed)
     }
 }
 
-/// Reads a source up to its last `lines` lines. At most [`LIMIT`] bytes and one block are held.
+/// Reads a source up to its last `lines` lines. Holds at most [`LIMIT`] bytes and one block.
 pub(super) struct WithoutFooter {
     source: Box<dyn Read + Send>,
     lines: u32,
     dialect: Dialect,
-    /// what the source's lines end with, by its first record
+    /// the byte that ends lines, as in the first record of the source
     end: Option<u8>,
     held: Vec<u8>,
-    /// what of it was given on
+    /// how many of the held bytes were passed on
     given: usize,
-    /// what of it is before the footer, whatever follows
+    /// how many of the held bytes precede the footer, whatever follows
     free: usize,
-    /// the last byte that was given on
+    /// the last byte that was passed on
     before: Option<u8>,
     ended: bool,
     footer: Footer,
@@ -71,7 +71,7 @@ impl WithoutFooter {
         (without, footer)
     }
 
-    /// Reads a block, and finds what is before the footer.
+    /// Reads a block, and finds the bytes before the footer.
     fn more(&mut self) -> io::Result<()> {
         if self.given > 0 {
             self.before = Some(self.held[self.given - 1]);
@@ -94,7 +94,7 @@ impl WithoutFooter {
             }
         };
         let (start, lines) = last_lines(&self.held, end, self.lines);
-        // Not if it begins before what is held.
+        // The footer is not whole if it begins before the held bytes.
         let most = lines == u64::from(self.lines);
         let whole = start > 0 || self.before.map_or(true, |before| before == end && most);
         self.free = start;
@@ -120,8 +120,8 @@ impl Read for WithoutFooter {
     }
 }
 
-/// Where the last lines begin, as many as there are up to `most`, and how many these are. What
-/// follows the last line end is a line, if it is something.
+/// Finds the last lines, up to `most`. Returns where they begin and how many there are. Bytes after
+/// the last line end are a line, too.
 fn last_lines(bytes: &[u8], end: u8, most: u32) -> (usize, u64) {
     let (mut start, mut lines) = (bytes.len(), 0);
     while start > 0 && lines < u64::from(most) {
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use pgsluice_core::scan::StrayQuotes;
 
-    /// Gives a few bytes at a time.
+    /// Returns a few bytes at a time.
     struct Slow(io::Cursor<Vec<u8>>, usize);
 
     impl Read for Slow {

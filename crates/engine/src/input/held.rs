@@ -1,29 +1,29 @@
-//! The bytes of a file that were read and not yet given on.
+//! The bytes of a file that were read and not yet passed on.
 //!
-//! Bytes are taken off at the front. The others move only when more is read, or when they are fewer
-//! than those that are taken: the time for many short pieces grows with their bytes alone.
+//! Bytes are removed at the front. The others move only if more is read, or if they are fewer than
+//! the removed bytes. So the time for many short pieces grows only with the size of these pieces.
 
 use std::ops::{Deref, DerefMut};
 
 #[derive(Default)]
 pub(super) struct HeldBytes {
     bytes: Vec<u8>,
-    /// how many of them were taken off
+    /// how many of the bytes were removed
     taken: usize,
 }
 
 impl HeldBytes {
-    /// Takes off the first bytes.
+    /// Removes the first bytes.
     pub fn pass(&mut self, length: usize) {
         self.taken += length;
         debug_assert!(self.taken <= self.bytes.len());
     }
 
-    /// Takes off the first bytes and gives them; `free` is memory to use.
+    /// Removes the first bytes and returns them; `free` is memory to use.
     pub fn take(&mut self, length: usize, mut free: Vec<u8>) -> Vec<u8> {
         if length < self.len() / 2 {
-            // Not in `free`: of a large buffer that is cut down for each of many short chunks, the
-            // rest is too short for the next one.
+            // Do not use `free` here. The caller shrinks the memory of short chunks. A large buffer
+            // that was shrunk is too small for the next chunk.
             let bytes = self[..length].to_vec();
             self.pass(length);
             return bytes;
@@ -36,14 +36,14 @@ impl HeldBytes {
         bytes
     }
 
-    /// Makes them as many as `length`, which is more than they are.
+    /// Grows to `length` bytes. `length` must be greater than the current length.
     pub fn grow(&mut self, length: usize) {
         self.bytes.drain(..std::mem::take(&mut self.taken));
         self.bytes.reserve_exact(length.saturating_sub(self.bytes.len()));
         self.bytes.resize(length, 0);
     }
 
-    /// Leaves off what follows the first bytes.
+    /// Drops the bytes after the first `length` bytes.
     pub fn truncate(&mut self, length: usize) {
         self.bytes.truncate(self.taken + length);
     }

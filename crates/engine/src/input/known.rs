@@ -1,7 +1,7 @@
-//! Ranges of a source that an earlier load has loaded: they are checked by hash and passed over.
+//! Ranges of a source that an earlier load has loaded. They are checked by hash and skipped.
 //!
-//! The offsets are those of the decompressed stream. A range begins and ends where records do, so
-//! a chunk is cut at both ends of it. The sizes of chunks may differ from those of the earlier load.
+//! The offsets are those of the decompressed stream. A range begins and ends where records do, so a
+//! chunk is cut at both ends of it. The sizes of chunks may differ from those of the earlier load.
 
 use super::chunk::{Chunk, Counts, Part};
 use super::decompress;
@@ -16,10 +16,10 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
-/// How many bytes are read and hashed at a time.
+/// Number of bytes that are read and hashed at a time.
 const BLOCK: usize = 1 << 20;
 
-/// A range that is loaded.
+/// A range that was loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownPiece {
     /// its bytes in the decompressed stream
@@ -30,16 +30,16 @@ pub struct KnownPiece {
     pub hash: Hash,
 }
 
-/// What a comparison with the known ranges has found.
+/// The result of a comparison with the known ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Compared {
-    /// the first range that has other bytes, or is missing
+    /// the first range that has other bytes or is missing
     Differs(Range<u64>),
     /// all ranges have the same bytes; this many bytes follow the last one
     Same(u64),
 }
 
-/// Compares a source with its known ranges, which are in order. Records are not looked at.
+/// Compares a source with its known ranges, which must be in order. Does not look at records.
 ///
 /// # Errors
 ///
@@ -70,7 +70,7 @@ pub fn compare(source: &dyn Source, known: &[KnownPiece]) -> Result<Compared, Er
     Ok(Compared::Same(more))
 }
 
-/// Reads up to `most` bytes; gives how many there were.
+/// Reads up to `most` bytes. Returns how many there were.
 fn take(
     stream: &mut dyn Read,
     most: u64,
@@ -93,12 +93,12 @@ fn take(
     Ok(taken)
 }
 
-/// What to do about a source that has other bytes where a load that is not complete has loaded it.
+/// The hint for a source that has changed where an incomplete load has loaded it.
 pub const CORRECTION: &str = "undo the change; then correct bad records without changing their \
     length, or use `on-error` reject without `share`; under another name, all of its records are loaded, \
     also those that are committed";
 
-/// The error for a source that has other bytes where it was loaded.
+/// Returns the error for a source that has changed where it was loaded.
 pub fn changed(name: &str, bytes: &Range<u64>) -> Error {
     Error::new(format!(
         "{name} has changed since it was loaded: bytes {} to {} are not the same",
@@ -107,13 +107,13 @@ pub fn changed(name: &str, bytes: &Range<u64>) -> Error {
     .with_hint(CORRECTION)
 }
 
-/// Passes over the known ranges of one source while it is read.
+/// Skips the known ranges of one source while it is read.
 #[derive(Debug, Default)]
 pub(super) struct KnownRanges {
     left: VecDeque<KnownPiece>,
-    /// the hash of the first range up to this offset: 2 kB, which most files never need
+    /// the hash of the first range up to this offset; most files never need these 2 kB
     begun: Option<Box<(Hasher, u64)>>,
-    /// where the last range ends, if no bytes may be outside of them
+    /// the end of the last range, if the source must not have bytes outside of them
     whole: Option<u64>,
 }
 
@@ -122,13 +122,13 @@ impl KnownRanges {
         KnownRanges { left: known.iter().cloned().collect(), ..KnownRanges::default() }
     }
 
-    /// The ranges are all that the source had.
+    /// Declares that the ranges are all that the source had.
     pub fn whole(mut self) -> KnownRanges {
         self.whole = Some(self.left.back().map_or(0, |last| last.bytes.end));
         self
     }
 
-    /// Checks that nothing is left of a chunk of which nothing may be left.
+    /// Checks that the chunk is empty, if the source must not have bytes outside of the ranges.
     pub fn check_rest(&self, name: &str, chunk: &Chunk) -> Result<(), Error> {
         match self.whole {
             Some(end) if !chunk.bytes.is_empty() => Err(Error::new(format!(
@@ -140,13 +140,14 @@ impl KnownRanges {
         }
     }
 
-    /// Whether the source has ended before the last range; the range.
+    /// Returns the first range that was not read to its end. At the end of the source, it is
+    /// missing.
     pub fn missing(&self) -> Option<&Range<u64>> {
         self.left.front().map(|piece| &piece.bytes)
     }
 
-    /// Passes over the known ranges that the chunk begins with. If another one follows within the
-    /// chunk, gives the bytes from there on as a second chunk.
+    /// Skips the known ranges at the start of the chunk. If another one follows within the chunk,
+    /// returns the bytes from there on as a second chunk.
     pub fn pass(
         &mut self,
         name: &str,
@@ -194,9 +195,9 @@ impl KnownRanges {
     }
 }
 
-/// Where the record ends whose last byte is `length` bytes into the chunk. What was changed outside
-/// the ranges may have moved the ends of records: by an open quote, or by bytes after a last line
-/// without an end. The end of that line itself changes no record.
+/// Checks that a record ends `length` bytes into the chunk, and returns where. A change outside the
+/// ranges may have moved the ends of records: by an open quote, or by bytes after a last line
+/// without a line end. If only that line end was added, no record has changed, and it is included.
 fn record_end(chunk: &Chunk, length: usize, layout: &Layout) -> Option<usize> {
     if length == chunk.bytes.len() {
         return Some(length);
@@ -209,7 +210,7 @@ fn record_end(chunk: &Chunk, length: usize, layout: &Layout) -> Option<usize> {
     (chunk.part == Part::Whole && line_end && same).then_some(end)
 }
 
-/// Takes the first bytes off a chunk.
+/// Removes the first bytes of a chunk.
 fn drop_first(chunk: &mut Chunk, length: usize, layout: &Layout) {
     if chunk.eol == Eol::Unknown && length < chunk.bytes.len() {
         chunk.eol = chunk.line_end(layout);
@@ -217,13 +218,13 @@ fn drop_first(chunk: &mut Chunk, length: usize, layout: &Layout) {
     chunk.bytes.drain(..length);
     chunk.offset += length as u64;
     if chunk.bytes.is_empty() {
-        // Nothing is left of a record in pieces that could be counted again.
+        // No part of a record in pieces is left that could be counted again.
         chunk.part = Part::Whole;
         chunk.damaged = None;
     }
 }
 
-/// Takes what follows the first bytes off a chunk.
+/// Splits a chunk after its first bytes. Returns the rest.
 fn split(chunk: &mut Chunk, length: usize, layout: &Layout) -> Chunk {
     let eol = chunk.line_end(layout);
     let offset = chunk.offset + length as u64;
@@ -258,7 +259,7 @@ mod tests {
         }
     }
 
-    /// What is left of the data, with the offset and the number of records before each part.
+    /// Returns the rest of the data, with the offset and the number of records before each part.
     fn left(data: &[u8], known: &[KnownPiece]) -> Result<Vec<(u64, u64, Vec<u8>)>, Error> {
         let input = InputOptions {
             sources: vec![Arc::new(BytesSource::new("rows", data))],
@@ -324,7 +325,7 @@ mod tests {
             let bytes = format!("bytes {} to {}", differs.start, differs.end);
             assert!(said.contains(&bytes), "{said}");
         }
-        // The bytes are the same, and the records are not.
+        // The bytes are the same, but the records are not.
         let open = b"z,\"\na,1\nb,2\n\"\n".to_vec();
         assert!(left(&open, &[piece(&open, 4..8)]).is_err());
         let grown = b"a,1\nb,23\n".to_vec();

@@ -1,15 +1,15 @@
-//! Where a record is that is known by its number alone.
+//! Finds the place of a record that is known only by its number.
 
 use super::{Counts, Layout, Part, Reader};
 use crate::options::InputOptions;
 
-/// Whether all sources can be read a second time: a pipe cannot.
+/// Whether all sources can be read a second time. A pipe cannot.
 pub fn can_be_read_again(input: &InputOptions) -> bool {
     input.sources.iter().all(|source| source.can_be_read_again())
 }
 
-/// The last line and the byte offset of record `record` (from 1) of a source,
-/// which is read again. `None` where it cannot be read a second time.
+/// Reads a source again, and returns the last line and the byte offset of record `record` (from 1).
+/// `None` if the source cannot be read a second time or has no such record.
 pub fn locate(
     input: &InputOptions,
     layout: &Layout,

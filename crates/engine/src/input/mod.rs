@@ -1,4 +1,4 @@
-//! Files to chunks that end where records end. Knows no PostgreSQL.
+//! Reads files into chunks that end where records end. Uses no server.
 
 mod ahead;
 mod chunk;

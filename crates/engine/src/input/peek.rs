@@ -1,4 +1,4 @@
-//! The first bytes of a source, before it is read.
+//! Reads the first bytes of a source before the source itself is read.
 
 use super::{content, decompress};
 use crate::error::Error;
@@ -6,7 +6,7 @@ use crate::source::Source;
 use std::io::{self, Read};
 use std::sync::Arc;
 
-/// How many bytes are read.
+/// Number of bytes that are read.
 const PEEK: usize = 512 << 10;
 
 /// The first bytes of a source.
@@ -14,11 +14,11 @@ const PEEK: usize = 512 << 10;
 pub struct Peek {
     /// decompressed, without a byte order mark
     pub bytes: Vec<u8>,
-    /// they are all that there is
+    /// they are the whole source
     pub whole: bool,
 }
 
-/// Reads the first bytes of a source. Those of a stream are kept for its reader.
+/// Reads the first bytes of a source. If it is a stream, its reader reads them again.
 ///
 /// # Errors
 ///
@@ -40,7 +40,7 @@ pub fn peek(source: &dyn Source) -> Result<Peek, Error> {
     Ok(Peek { bytes, whole })
 }
 
-/// The first `most` bytes of a source, decompressed, and whether they are all that there is.
+/// Returns the first `most` bytes of a source, decompressed, and whether they are the whole source.
 ///
 /// # Errors
 ///
@@ -52,7 +52,7 @@ pub(super) fn first_bytes(source: &dyn Source, most: usize) -> Result<(Vec<u8>, 
     let (_, plain) = decompress::open(raw, &Arc::default()).map_err(|e| failed(&e))?;
     let mut bytes = Vec::new();
     let read = plain.take(most as u64 + 1).read_to_end(&mut bytes);
-    // The first bytes of a compressed stream may end anywhere.
+    // A compressed stream that was cut off may end anywhere.
     if let (Err(e), false) = (read, cut) {
         return Err(failed(&e));
     }

@@ -13,12 +13,12 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// How many lines were passed over that are no records: grows while a [`Reader`] reads.
+/// Numbers of skipped lines that are not records. They grow while a [`Reader`] reads.
 #[derive(Clone, Default)]
 pub struct PassedLines(Arc<Mutex<Passed>>);
 
 impl PassedLines {
-    /// As many as there are by now.
+    /// The numbers so far.
     pub fn get(&self) -> Passed {
         *self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -34,7 +34,7 @@ pub struct Reader {
     notes: Vec<String>,
     layout: Layout,
     header: Header,
-    /// the files are said to be UTF-8
+    /// no option gives an encoding other than UTF-8
     utf8: bool,
     first_header: Option<HeaderLine>,
     current: Option<InputFile>,
@@ -43,35 +43,35 @@ pub struct Reader {
     skip: u64,
     limit: Option<u64>,
     total: u64,
-    /// bytes read of the files before the current one
+    /// number of bytes that were read of the files before the current one
     raw_before: u64,
     frame: Frame,
-    /// Excel's line that names the delimiter, of the first file
+    /// the line of the first file that names the delimiter, as Excel reads it
     excel: Option<Vec<u8>>,
     passed_lines: PassedLines,
-    /// empty lines at the ends of files are passed over
+    /// empty lines at the ends of files are skipped
     blank: bool,
     /// a file begins with a byte order mark
     marked: bool,
-    /// the lines of the current file so far, where they are counted
+    /// the number of lines of the current file so far, if they are counted
     lines: Option<u64>,
-    /// about so many records are in a chunk at most
+    /// the approximate maximum number of records in a chunk
     most_records: usize,
-    /// of each file, what an earlier load has loaded
+    /// the ranges of each file that an earlier load has loaded
     known: Vec<KnownRanges>,
-    /// set when the known ranges of a source have passed
+    /// set when all known ranges of a source have been skipped
     compared: Arc<AtomicBool>,
-    /// what follows the last chunk, which was cut before a known range
+    /// the bytes after the last chunk, which was cut before a known range
     cut_off: Option<Chunk>,
 }
 
 impl Reader {
-    /// Opens the first source and reads its header, or that of the first one that is
-    /// not empty; looks whether the others are there.
+    /// Opens the first source and reads its header. If that source is empty, the header is that of
+    /// the first source that is not. Checks that the other sources exist.
     ///
     /// # Errors
     ///
-    /// One of them cannot be read.
+    /// One of the sources cannot be read.
     pub fn open(options: &InputOptions) -> Result<Reader, Error> {
         let lengths = options
             .sources
@@ -79,7 +79,7 @@ impl Reader {
             .map(|source| source.length().map_err(|e| Error::io("open", &source.name(), &e)));
         let lengths = lengths.collect::<Result<Vec<Option<u64>>, Error>>()?;
         let total = lengths.into_iter().sum::<Option<u64>>().unwrap_or(0);
-        // Which columns tuples have is known when the table is: `read_as`.
+        // The columns of tuples are known only when the table is: see `read_as`.
         let layout = options.dialect().map_or(Layout::Tuples(Vec::new()), Layout::Lines);
         let mut reader = Reader {
             sources: options.sources.clone(),
@@ -106,7 +106,7 @@ impl Reader {
             compared: Arc::default(),
             cut_off: None,
         };
-        // Where the fields of all files go is decided by the first header that there is.
+        // The first header that is found decides which columns the fields of all files belong to.
         while reader.open_next()? && reader.header != Header::None && reader.first_header.is_none()
         {
         }
@@ -114,8 +114,8 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The options by which the files are read, given those they were opened by: with the
-    /// delimiter that the first file names.
+    /// Returns the options by which the files are read: `options`, with the delimiter that the
+    /// first file names.
     pub fn settled(&self, options: &InputOptions) -> InputOptions {
         let mut options = options.clone();
         if let (Some(_), FileFormat::Delimited(d)) = (&self.excel, &mut options.format) {
@@ -125,7 +125,7 @@ impl Reader {
         options
     }
 
-    /// What the user should know of how the files are read.
+    /// Returns notes for the user about how the files are read.
     pub fn notes(&self) -> Vec<String> {
         let mark = self.marked.then_some("the byte order mark at the start of the file is skipped");
         let excel = self.excel.as_ref().map(|line| {
@@ -138,29 +138,30 @@ impl Reader {
         self.notes.iter().cloned().chain(found).collect()
     }
 
-    /// The first file's line that names the delimiter, if it has one, and the header.
+    /// Returns the line of the first file that names the delimiter, if there is one, and the
+    /// header.
     pub fn head(&self) -> Option<Vec<u8>> {
         let header = self.first_header.as_ref().map(|header| header.bytes.as_slice());
         let head = [self.excel.as_deref().unwrap_or_default(), header.unwrap_or_default()].concat();
         (!head.is_empty()).then_some(head)
     }
 
-    /// How many lines are passed over that are no records.
+    /// Returns the counters of skipped lines that are not records.
     pub fn passed_lines(&self) -> PassedLines {
         self.passed_lines.clone()
     }
 
-    /// From here on, the file is read by these rules, which are the server's.
+    /// From here on, the files are read by these rules, which are the server's.
     pub fn read_as(&mut self, layout: &Layout) {
         self.layout.clone_from(layout);
     }
 
-    /// Passes over what an earlier load has loaded of each file. The `whole` ones may have nothing
-    /// else. When a source has the same bytes in all of its ranges, that is said in `compared`.
+    /// Skips the ranges of each file that an earlier load has loaded. The `whole` files must not
+    /// have any other bytes. Sets `compared` when a source has the same bytes in all of its ranges.
     ///
     /// # Errors
     ///
-    /// A file of which something was loaded is empty now.
+    /// A part of a file was loaded, but the file is empty now.
     pub fn know(
         &mut self,
         known: &[Vec<KnownPiece>],
@@ -181,29 +182,30 @@ impl Reader {
         }
     }
 
-    /// From here on, each chunk says how many lines of its file precede it.
+    /// From here on, each chunk has the number of lines of its file before it.
     pub fn count_lines(&mut self) {
         self.lines = Some(0);
     }
 
-    /// From here on, a chunk has about `most` records at most.
+    /// From here on, a chunk has at most about `most` records.
     pub fn limit_chunks(&mut self, most: usize) {
         self.most_records = most.max(1);
     }
 
-    /// From here on, empty lines at the end of a file are passed over if records have several
-    /// `fields`: with one, such a line is a record.
+    /// From here on, empty lines at the end of a file are skipped if records have several `fields`.
+    /// If records have one field, such a line is a record.
     pub fn pass_blank_ends(&mut self, fields: usize) {
         self.blank = self.layout.dialect().is_some() && fields > 1;
     }
 
-    /// The first header, if headers were asked for: that of the first file that is not empty.
+    /// Returns the first header, if headers were requested: that of the first file that is not
+    /// empty.
     pub fn header(&self) -> Option<&HeaderLine> {
         self.first_header.as_ref()
     }
 
-    /// The bytes that lie before the next record, as far as they are held, without comments: a
-    /// sample to infer types from. The second value says that it is all there is.
+    /// Returns the held bytes that follow, without comments, as a sample to infer types from. The
+    /// second value shows whether they are the rest of the file.
     pub fn sample(&self) -> (Cow<'_, [u8]>, bool) {
         let Some(file) = &self.current else { return (Cow::Borrowed(&[]), true) };
         let bytes = match (self.frame.comment, self.layout.dialect()) {
@@ -215,14 +217,14 @@ impl Reader {
         (bytes, file.ended)
     }
 
-    /// Whether there is certainly no record.
+    /// Whether the input certainly has no records.
     pub fn has_none(&self) -> bool {
         let none = self.current.as_ref().map_or(true, |f| f.held.is_empty() && f.ended);
         none && self.next_file >= self.sources.len()
     }
 
-    /// Records of all files together, estimated from the first bytes of the first one, as they are
-    /// after decompression; `None` where too little is known.
+    /// Estimates the number of records of all files from the first bytes of the first file, after
+    /// decompression. `None` if too little is known.
     pub fn estimate(&self) -> Option<u64> {
         self.layout.dialect()?;
         let file = self.current.as_ref()?;
@@ -237,17 +239,17 @@ impl Reader {
             .then(|| (lines as f64 * self.total_bytes() as f64 / read as f64) as u64)
     }
 
-    /// Bytes of all files together; 0 where nobody knows.
+    /// The size of all files in bytes; 0 if it is not known.
     pub fn total_bytes(&self) -> u64 {
         self.total
     }
 
-    /// Bytes that came from the disk so far.
+    /// Number of bytes that were read from disk so far.
     pub fn raw_bytes(&self) -> u64 {
         self.raw_before + self.current.as_ref().map_or(0, InputFile::raw_bytes)
     }
 
-    /// How the first file is compressed.
+    /// The compression of the current file.
     pub fn compression(&self) -> Option<Compression> {
         self.current.as_ref().and_then(|f| f.compression)
     }
@@ -289,8 +291,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// The next chunk; `None` at the end of the last source. `free` is memory
-    /// to use.
+    /// Returns the next chunk; `None` at the end of the last source. `free` is memory to use.
     ///
     /// # Errors
     ///
@@ -320,7 +321,8 @@ impl Reader {
                     chunk.limit(&mut self.limit, &self.layout);
                     let mut passed = std::mem::take(&mut file.passed_over);
                     if self.limit == Some(0) {
-                        // What follows the last record that is read is not read.
+                        // The lines after the last record that is read are not read, so they are
+                        // not skipped lines.
                         (passed.footer, passed.blank) = (0, 0);
                     }
                     self.passed_lines.add(passed);
@@ -330,7 +332,7 @@ impl Reader {
                         continue;
                     }
                     if let Some(lines) = &mut self.lines {
-                        // Who does not know what ends a line miscounts those of the first record.
+                        // Without the line end, the lines of the first record would be miscounted.
                         chunk.eol = chunk.line_end(&self.layout);
                         chunk.line = *lines + chunk.passed.lines + chunk.known.lines;
                         *lines = chunk.line + chunk.count(&self.layout).lines;

@@ -1,4 +1,4 @@
-//! How a file's bytes fall into records: lines of CSV or text, or tuples of PGCOPY.
+//! Finds the records in the bytes of a file: lines of CSV or text, or tuples of PGCOPY.
 
 use super::chunk::Chunk;
 use pgsluice_core::error::Malformed;
@@ -25,7 +25,8 @@ impl Layout {
     }
 }
 
-/// How many fields a tuple for these columns has: no table has more columns than that.
+/// The number of fields of a tuple for these columns. No table has more columns than an `i16`
+/// holds.
 pub(super) fn fields(columns: &[String]) -> i16 {
     i16::try_from(columns.len()).unwrap_or(i16::MAX)
 }
@@ -35,16 +36,16 @@ pub(super) fn fields(columns: &[String]) -> i16 {
 pub struct Found {
     /// where it begins, in the chunk
     pub start: usize,
-    /// where it ends, its line end included
+    /// where it ends, including its line end
     pub end: usize,
-    /// the line that COPY would name: its last, or the tuple's number; from 1 at
-    /// the chunk's start
+    /// the line that COPY would name: the last line of the record, or the number of the tuple;
+    /// counted from 1 at the start of the chunk
     pub line: u64,
-    /// how many fields it has, or why it is no record
+    /// how many fields it has, or why it is malformed
     pub fields: Result<usize, Malformed>,
 }
 
-/// The records of a chunk one after another, those that break the rules included.
+/// The records of a chunk one after another, including malformed ones.
 pub struct Records<'c>(Walk<'c>);
 
 enum Walk<'c> {
@@ -53,7 +54,7 @@ enum Walk<'c> {
 }
 
 impl<'c> Records<'c> {
-    /// At the chunk's first record.
+    /// Starts at the first record of the chunk.
     pub fn new(chunk: &'c Chunk, layout: &'c Layout) -> Records<'c> {
         Records(match layout {
             Layout::Lines(dialect) => Walk::Lines(chunk.scanner(dialect), Record::default()),
@@ -63,7 +64,7 @@ impl<'c> Records<'c> {
         })
     }
 
-    /// Lines so far, as COPY counts them; each tuple is one.
+    /// The number of lines so far, as COPY counts them. Each tuple is one line.
     pub fn lines(&self) -> u64 {
         match &self.0 {
             Walk::Lines(scanner, _) => scanner.lines(),
@@ -99,7 +100,7 @@ impl Iterator for Records<'_> {
             },
             Walk::Tuples(tuples, fields) => {
                 let (start, line) = (tuples.position(), tuples.line());
-                // A chunk is made of whole tuples: it was cut so.
+                // A chunk consists of whole tuples.
                 let whole = tuples.next(fields).unwrap_or(false);
                 let end = tuples.position();
                 whole.then_some(Found { start, end, line, fields: Ok(fields.len()) })
@@ -108,22 +109,22 @@ impl Iterator for Records<'_> {
     }
 }
 
-/// Where records end in a file that is read block by block.
+/// Finds where records end in a file that is read block by block.
 pub(super) enum Cutter {
     Lines(Splitter),
     Tuples(TupleSplitter),
 }
 
-/// What a block of a file holds.
+/// Where records end in a block of a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RecordCuts {
-    /// where the first record that ends in the block ends
+    /// the end of the first record that ends in the block
     pub first: Option<usize>,
-    /// where the last one ends
+    /// the end of the last one
     pub last: Option<usize>,
     /// there may be a stray quote
     pub stray: bool,
-    /// nothing behind that can be read
+    /// a fault after which nothing can be read
     pub fault: Option<Corrupt>,
 }
 

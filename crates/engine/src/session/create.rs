@@ -1,4 +1,4 @@
-//! `--create`: a table made from what the input shows.
+//! `--create`: infers a table from the input.
 
 use super::conn::Conn;
 use super::header;
@@ -20,15 +20,15 @@ use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner};
 /// The most columns that a table has: `MaxHeapAttributeNumber` in htup_details.h.
 const MAX_COLUMNS: usize = 1600;
 
-/// So many bytes of the input are looked at, unless all are.
+/// Number of bytes of the input that are examined, unless all are.
 const SAMPLE: usize = 512 << 10;
 
-/// Infers the table from the records that the load begins with, or from all of them.
+/// Infers the table from the first records of the load, or from all of them.
 ///
 /// # Errors
 ///
-/// The input has no delimited form, says no names or the same twice, or cannot be
-/// read twice though it must.
+/// The input is binary, does not show which columns the table has, has the same name twice, or
+/// cannot be read twice although it must be.
 pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewTable, Error> {
     let Some(dialect) = options.input.dialect() else {
         return Err(Error::new("a binary file does not say which types it holds")
@@ -102,19 +102,19 @@ fn fields(reader: &Reader, dialect: &Dialect, skip: u64) -> Option<usize> {
     fields
 }
 
-/// The records that types are inferred from.
+/// Examines the records that types are inferred from.
 struct Look {
     inference: Option<Inference>,
     record: Record,
-    /// how many may still be seen
+    /// how many records may still be examined
     left: Option<u64>,
-    /// a record was too long to be held
+    /// a record was too long to be held in memory
     unexamined: bool,
 }
 
 impl Look {
-    /// Looks at the records that will be loaded, as far as the options ask for. Gives whether these
-    /// were all.
+    /// Examines the records that will be loaded, as many as the options require. Returns whether
+    /// these were all.
     fn at(
         &mut self,
         reader: &Reader,
@@ -149,8 +149,8 @@ impl Look {
         Ok(whole && !self.unexamined)
     }
 
-    /// Reads the input again, up to about `most` bytes, and all of it if some column has no
-    /// value in these. Gives how many bytes it has read, and whether these were all.
+    /// Reads the input again, up to about `most` bytes. If some column has no value in these, reads
+    /// all of the input. Returns how many bytes were read, and whether these were all.
     fn again(
         &mut self,
         options: &Options,
@@ -160,7 +160,8 @@ impl Look {
         let mut reader = Reader::open(&options.input)?;
         let (mut seen, mut free) = (0, Vec::new());
         while let Some(chunk) = reader.next(free)? {
-            // The load holds a record that is too long to be held to the types of the others.
+            // A record that is too long to be held is checked in the load, against the types of the
+            // others.
             match chunk.part {
                 Part::Whole => self.see(options, &chunk.bytes, chunk.scanner(dialect), 0),
                 Part::Piece | Part::LastPiece => self.unexamined = true,
@@ -177,12 +178,12 @@ impl Look {
         Ok((seen, true))
     }
 
-    /// Sees the records that a scanner of these bytes finds behind the first `skip`.
+    /// Examines the records that a scanner of these bytes finds after the first `skip` records.
     fn see(&mut self, options: &Options, bytes: &[u8], mut scanner: Scanner, mut skip: u64) {
         while self.left != Some(0) {
             let well_formed = match scanner.next(&mut self.record) {
                 Ok(Next::Record) => true,
-                // The load reports it, and may go on with the records after it.
+                // The load reports it, and may continue with the records after it.
                 Err(_) if scanner.skip_record().is_some_and(|(from, to)| from < to) => false,
                 _ => return,
             };
@@ -203,7 +204,7 @@ impl Look {
     }
 }
 
-/// The columns' names as the user or the header gives them, cut as the server cuts names.
+/// Returns the column names that the user or the header gives, cut as the server cuts names.
 fn given_names(
     header: Option<&HeaderLine>,
     fields: Option<usize>,
@@ -245,7 +246,7 @@ fn not_too_many(fields: usize, input: &InputOptions) -> Result<(), Error> {
     .with_hint("is `delimiter` right?"))
 }
 
-/// The name as SQL reads it, quoted again.
+/// Returns the name as SQL reads it, quoted again.
 fn table_name(conn: &mut Conn, name: &str) -> Result<String, Error> {
     let rows = conn.query(
         "SELECT string_agg(quote_ident(part), '.' ORDER BY at) \
@@ -255,8 +256,8 @@ fn table_name(conn: &mut Conn, name: &str) -> Result<String, Error> {
     Ok(rows.first().and_then(|r| r[0].clone()).unwrap_or_default())
 }
 
-/// A table that `--create` made and that had to be committed for the rows is
-/// dropped again, unless the method leaves rows in it, or others have brought some.
+/// Drops a table that `--create` has made and that had to be committed before the rows. Keeps the
+/// table if the method leaves rows in it, or if others have inserted rows.
 pub fn take_back(error: Error, plan: &Plan, options: &Options) -> Error {
     if plan.made.is_none() || !plan.commits_first() || error.changed().is_some() {
         return error;
@@ -264,7 +265,7 @@ pub fn take_back(error: Error, plan: &Plan, options: &Options) -> Error {
     let table = &plan.table;
     let dropped = Conn::open(&options.target.url).and_then(|mut conn| {
         let locked = conn.exec(&format!("{BEGIN}; LOCK TABLE {table}"));
-        // The load may have ended before the table was there for others.
+        // The load may have ended before others could see the table.
         if locked.as_ref().is_err_and(|e| e.sqlstate() == "42P01") {
             return Ok(true);
         }
@@ -282,8 +283,9 @@ pub fn take_back(error: Error, plan: &Plan, options: &Options) -> Error {
     }
 }
 
-/// The statement that creates the table. If its order of columns is not the file's, a comment
-/// on the table says so: a later load by position is refused by it (`mapping::not_packed`).
+/// Returns the statement that creates the table. If its column order differs from the file's, a
+/// comment on the table records that, so that a later load by position is rejected
+/// (`mapping::not_packed`).
 fn statement(table: &str, columns: &[NewColumn], pack: bool, notes: &mut Vec<Text>) -> String {
     let kept: Vec<usize> = (0..columns.len()).collect();
     let order = if pack { by_alignment(columns) } else { kept.clone() };

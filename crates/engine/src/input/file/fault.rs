@@ -1,4 +1,4 @@
-//! What is wrong with a file that cannot be read on.
+//! Errors for a file that cannot be read any further.
 
 use super::{InputFile, MAX_RECORD};
 use crate::error::{Error, Kind, Place};
@@ -9,7 +9,8 @@ impl InputFile {
     pub(super) fn unreadable(&self, e: &io::Error) -> Error {
         let error = Error::io("read", &self.name, e);
         match self.compression {
-            // Not the system's error but the decompressor's: what it reads is damaged.
+            // This is an error of the decompressor, not of the operating system: the file is
+            // damaged.
             Some(c) if e.raw_os_error().is_none() => error
                 .of_kind(Kind::Data)
                 .with_hint(format!("the file is {}; is it whole?", c.name())),
@@ -17,7 +18,7 @@ impl InputFile {
         }
     }
 
-    /// The fault of the tuple that comes next, at its place.
+    /// Returns the error for the fault of the next tuple, with its place.
     pub(super) fn corrupt(&self, layout: &Layout) -> Error {
         let (Some(fault), Some(Cutter::Tuples(splitter))) = (self.fault, &self.cutter) else {
             return Error::new(format!("{} cannot be read", self.name));

@@ -1,4 +1,4 @@
-//! Passes over the lines of a file that are no records; see [`crate::frame`].
+//! Skips the lines of a file that are not records; see [`crate::frame`].
 
 use super::{Cutter, Footer, InputFile, CHUNK};
 use crate::error::{Error, Place};
@@ -6,15 +6,15 @@ use crate::frame::{candidate, excel_delimiter, line_end, Frame};
 use crate::options;
 use pgsluice_core::scan::{Dialect, Eol, Format};
 
-/// How Excel's first line shows in messages.
+/// Formats a delimiter for messages.
 fn shown(delimiter: u8) -> String {
     format!("'{}'", delimiter.escape_ascii())
 }
 
 impl InputFile {
-    /// Passes over what precedes the header: Excel's line, the lines of `--skip-lines`, comments.
-    /// Gives Excel's line. The delimiter that it names becomes that of `dialect`, unless an option
-    /// or an earlier file has named one.
+    /// Skips the lines before the header: Excel's line, the lines of `--skip-lines`, and comments.
+    /// Returns Excel's line. The delimiter that it names becomes that of `dialect`, unless an
+    /// option or an earlier file has named one.
     pub(in crate::input) fn pass_head(
         &mut self,
         dialect: &mut Dialect,
@@ -39,14 +39,14 @@ impl InputFile {
         Ok(line)
     }
 
-    /// Takes the delimiter that Excel's line names.
+    /// Uses the delimiter that Excel's line names.
     fn take_delimiter(
         &self,
         delimiter: u8,
         dialect: &mut Dialect,
         frame: &Frame,
     ) -> Result<(), Error> {
-        // `--skip-lines` passes over the line, whatever it says.
+        // `--skip-lines` skips the line, whatever it contains.
         let ignored = frame.delimiter_named && frame.skip_lines > 0;
         if delimiter == dialect.delimiter || ignored {
             return Ok(());
@@ -69,7 +69,7 @@ impl InputFile {
         options::check(dialect).map_err(|e| refused(e.message().to_string()))
     }
 
-    /// Once the file has ended.
+    /// Checks the length of the footer, which is known once the file has ended.
     pub(super) fn check_footer(&self) -> Result<(), Error> {
         if !self.footer.as_ref().is_some_and(Footer::is_too_long) {
             return Ok(());
@@ -83,7 +83,7 @@ impl InputFile {
         self.offset += length as u64;
     }
 
-    /// Passes over the next lines, whatever they are; gives how many there were.
+    /// Skips the next lines, whatever they contain. Returns how many there were.
     fn pass_lines(&mut self, number: u64, dialect: &Dialect) -> Result<u64, Error> {
         let end = line_end(&self.held, self.eol, dialect);
         let (mut at, mut passed, mut within) = (0, 0, false);
@@ -112,7 +112,7 @@ impl InputFile {
         Ok(passed)
     }
 
-    /// Passes over the comments that the held bytes begin with, which begin where a record may.
+    /// Skips the comments at the start of the held bytes, where a record may begin.
     pub(in crate::input) fn pass_comments(&mut self, dialect: &Dialect) -> Result<(), Error> {
         let Some(comment) = self.comment else { return Ok(()) };
         let end = line_end(&self.held, self.eol, dialect);
@@ -137,21 +137,21 @@ impl InputFile {
             }
         }
         self.drop_held(at);
-        // What comes next is cut from its start.
+        // Cut the bytes that follow from their start.
         (self.cutter, self.seen, self.cut, self.comment_at) = (None, 0, 0, None);
         (self.lost, self.stray_to) = (false, 0);
         Ok(())
     }
 
-    /// Up to where the held bytes can be cut into records: the next line that may be a comment,
-    /// from `from` on, or their end.
+    /// Returns up to where the held bytes can be cut into records, and whether a line that may be a
+    /// comment begins there. Otherwise it is the end of the held bytes. Looks from `from` on.
     pub(super) fn up_to(&self, from: usize) -> (usize, bool) {
         let at_start = self.giant.is_none();
         let next = self.comment.and_then(|c| candidate(&self.held, from, c, at_start));
         (next.unwrap_or(self.held.len()), next.is_some())
     }
 
-    /// Whether the byte before `at` is a CR that may be the first line's end.
+    /// Whether the byte before `at` is a CR that may end the first line.
     pub(super) fn may_end_first_line(&self, at: usize, cutter: &Cutter) -> bool {
         let unknown = matches!(cutter, Cutter::Lines(s) if s.eol() == Eol::Unknown);
         unknown && at > 0 && self.held[at - 1] == b'\r'

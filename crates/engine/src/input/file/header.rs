@@ -1,4 +1,4 @@
-//! The first record of a file as its header.
+//! Reads the first record of a file as its header.
 
 use super::{InputFile, CHUNK, MAX_HELD};
 use crate::causes::{instead, is_it};
@@ -11,9 +11,9 @@ use pgsluice_core::scan::{Dialect, FieldKind, Format, Next, Record, Scanner};
 pub struct HeaderLine {
     /// the file, as the user named it
     pub file: String,
-    /// the line that it begins in, from 1
+    /// the line in which it begins, from 1
     pub line: u64,
-    /// as it is in the file, line end included
+    /// its bytes in the file, including the line end
     pub bytes: Vec<u8>,
     /// its fields; `None` for NULL
     pub fields: Vec<Option<Vec<u8>>>,
@@ -27,7 +27,7 @@ impl HeaderLine {
 }
 
 impl InputFile {
-    /// Takes the first record off as the header.
+    /// Removes the first record, and returns it as the header.
     pub(in crate::input) fn take_header(
         &mut self,
         dialect: &Dialect,

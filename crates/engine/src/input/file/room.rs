@@ -1,4 +1,4 @@
-//! How much of a file was read, and how much memory the rest needs.
+//! Counts the bytes that were read of a file, and limits the chunks and the memory for the rest.
 
 use super::InputFile;
 use crate::frame::blank_end;
@@ -7,13 +7,13 @@ use pgsluice_core::scan::{Format, Next, Record, Scanner};
 use std::sync::atomic::Ordering;
 
 impl InputFile {
-    /// Bytes that came from the disk so far.
+    /// Number of bytes that were read from disk so far.
     pub(in crate::input) fn raw_bytes(&self) -> u64 {
         self.raw_read.load(Ordering::Relaxed)
     }
 
-    /// Where the first `most` of the whole records end that the held bytes have up to `end`, or
-    /// before the empty lines there if `blank`: they may be the file's last ones.
+    /// Returns the end of the first `most` records in the held bytes up to `end`. If `blank`,
+    /// leaves out empty lines there, which may be the last lines of the file.
     pub(super) fn end_of(&self, most: usize, end: usize, layout: &Layout, blank: bool) -> usize {
         let bytes = &self.held[..end];
         let Some(dialect) = layout.dialect() else { return end };
@@ -39,8 +39,8 @@ impl InputFile {
         }
     }
 
-    /// `target`, or what is left of the file and one byte, which shows that it has grown: small
-    /// files need little memory.
+    /// Returns `target`, or less if less is left of the file: small files need little memory. One
+    /// more byte than is left would show that the file has grown.
     pub(super) fn enough(&self, target: usize) -> usize {
         let (Some((_, opened)), None) = (&self.version, self.compression) else { return target };
         match opened.length.saturating_sub(self.offset + self.held.len() as u64) {

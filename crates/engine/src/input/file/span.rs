@@ -1,4 +1,4 @@
-//! A range of a file that is shared.
+//! Reads a range of a file that several machines share.
 
 use super::InputFile;
 use crate::error::Error;
@@ -6,11 +6,11 @@ use crate::input::Counts;
 use crate::source::Span;
 
 impl InputFile {
-    /// What follows belongs to this range of the file; its head has been passed over.
+    /// Continues with this range of the file. The head of the file has been skipped.
     ///
     /// # Errors
     ///
-    /// The head has another length than when the range was found.
+    /// The head has another length than when the range was determined.
     pub(in crate::input) fn go_to(&mut self, span: &Span) -> Result<(), Error> {
         if self.offset != span.head {
             let changed = format!("{} has changed: its first record is elsewhere", self.name);

@@ -1,4 +1,4 @@
-//! Where records end after a stray quote.
+//! Finds where records end after a stray quote.
 
 use super::{first_comment, Cutter, InputFile, Layout, CHUNK, MAX_HELD, MAX_RECORD};
 use crate::error::{Error, Place};
@@ -7,11 +7,11 @@ use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::{whole_records, Dialect, Eol, Record, Scanner, Splitter, StrayQuotes};
 
 impl InputFile {
-    /// Where a stray quote does not open or close anything, the cutter is lost after it, and the
-    /// records are walked through to where it can go on.
+    /// If a stray quote does not open or close anything, the cutter is lost after it. Then this
+    /// walks through the records, to find where the cutter can continue.
     ///
-    /// `giant` is the cutter as it was before the bytes from an offset on, if they begin within a
-    /// record that passes in pieces.
+    /// `giant` is the state of the cutter before the bytes from an offset on, if these bytes begin
+    /// within a record that is passed on in pieces.
     pub(super) fn find_again(
         &mut self,
         dialect: &Dialect,
@@ -49,8 +49,8 @@ impl InputFile {
         Ok(())
     }
 
-    /// Reads on until the last byte that is held is no quote: whether that closes a field as it
-    /// should, the next byte says.
+    /// Reads on until the last held byte is not a quote. Only the byte after a quote shows whether
+    /// the quote closes a field correctly.
     pub(super) fn fill_past_quote(&mut self, dialect: &Dialect) -> Result<(), Error> {
         let more = |file: &InputFile| {
             let quote = file.held.last() == Some(&dialect.quote);
@@ -62,8 +62,8 @@ impl InputFile {
         Ok(())
     }
 
-    /// Looks for a stray quote in the record that passes in pieces, by the cutter as it was before
-    /// the bytes from `from` on.
+    /// Looks for a stray quote in the record that is passed on in pieces. `splitter` is the state
+    /// of the cutter before the bytes from `from` on.
     fn check_giant_quotes(
         &mut self,
         dialect: &Dialect,
@@ -78,7 +78,7 @@ impl InputFile {
             let within = splitter.in_quote();
             let cuts = splitter.feed_naive(&self.held[at..=at]);
             if cuts.stray && splitter.in_quote() && !within {
-                // A quote in a field that does not begin with one.
+                // This is a quote in a field that does not begin with a quote.
                 return self.find_damaged_end(dialect, at, b"x", false);
             } else if cuts.stray {
                 let start = opened.ok_or_else(|| self.stray_in_giant())?;
@@ -86,13 +86,13 @@ impl InputFile {
             } else if cuts.first.is_some() {
                 return Ok(());
             }
-            // A quote that is doubled opens nothing.
+            // A doubled quote does not open anything.
             let twice = at > 0 && self.held[at - 1] == dialect.quote && opened != Some(at - 1);
             if splitter.in_quote() && !within && !twice {
                 opened = Some(at);
             }
         }
-        // The field that is open at the end of what is held may not end as it should.
+        // The field that is open at the end of the held bytes may not end correctly.
         match opened.filter(|_| splitter.in_quote()) {
             Some(start) if !self.closes(splitter)? => {
                 self.find_damaged_end(dialect, start, b"", true)
@@ -101,9 +101,9 @@ impl InputFile {
         }
     }
 
-    /// Finds the end of a record that passes in pieces and has a stray quote: by the rules for a
-    /// record of which the last field before the quote begins at `start` of the held bytes, after
-    /// `before`. That field's quote is `open`: no quote after it closes it.
+    /// Finds the end of a record that is passed on in pieces and has a stray quote. It applies the
+    /// rules to a shorter record: `before`, and then the held bytes from `start` on, where the last
+    /// field before the quote begins. If `open`, no later quote closes the quote of that field.
     fn find_damaged_end(
         &mut self,
         dialect: &Dialect,
@@ -120,10 +120,10 @@ impl InputFile {
             let fault = scanner.next(&mut Record::default()).err();
             let ends = scanner.skip_record().filter(|(_, end)| self.ended || *end < rest.len());
             if let (Some(Malformed::StrayQuote { kind, at, .. }), Some((_, end))) = (fault, ends) {
-                // How many fields have passed is not counted.
+                // The number of fields that were passed on is not known.
                 let fault = Malformed::StrayQuote { kind, field: usize::MAX, at };
                 let end = start + end - before.len();
-                // What comes next is cut from its start.
+                // Cut the bytes that follow from their start.
                 (self.cutter, self.seen, self.cut, self.lost) = (None, end, end, false);
                 (self.giant_end, self.comment_at, self.eol) = (Some(end), None, scanner.eol());
                 (self.damaged, self.stray_to) = (Some(fault), self.held.len());
@@ -142,9 +142,9 @@ impl InputFile {
         stray::too_long(place)
     }
 
-    /// Whether the record that is too long to be held may pass in pieces. Not if the quotes in
-    /// which it breaks off are never closed, or not at the end of a field: then its first line is
-    /// the record.
+    /// Whether the record that is too long to be held may be passed on in pieces. The held bytes
+    /// may end within quotes. If these are never closed, or not at the end of a field, the record
+    /// may not be passed on: then only its first line is the record.
     pub(super) fn passes(&mut self, layout: &Layout) -> Result<bool, Error> {
         let strict = layout.dialect().is_some_and(Dialect::strict);
         let (Some(Cutter::Lines(splitter)), true) = (&self.cutter, strict) else { return Ok(true) };
@@ -154,7 +154,8 @@ impl InputFile {
         self.closes(splitter.clone())
     }
 
-    /// Whether the quotes in which the held bytes end are closed, and at the end of a field.
+    /// Whether the quotes that are open at the end of the held bytes are closed at the end of a
+    /// field.
     fn closes(&mut self, mut splitter: Splitter) -> Result<bool, Error> {
         let (mut length, mut ends) = (self.held.len() as u64, None);
         let looked = self.source.look(|block| {
@@ -166,7 +167,8 @@ impl InputFile {
         Ok(ends.unwrap_or(!splitter.in_quote()))
     }
 
-    /// Where the first line ends of what is held, which is not as long as a record may be.
+    /// Returns where the first of the held lines ends. If it does not end within the held bytes,
+    /// that is an error, although a record may be longer than these.
     pub(super) fn first_line(&mut self) -> Result<usize, Error> {
         let line_end = |c: &u8| match self.eol {
             Eol::Unknown => matches!(c, b'\r' | b'\n'),
@@ -182,7 +184,7 @@ impl InputFile {
                 _ => Eol::Cr,
             };
         }
-        // What comes next is cut from its start.
+        // Cut the bytes that follow from their start.
         (self.cutter, self.seen, self.lost) = (None, 0, false);
         self.stray_to = self.held.len();
         Ok(at + 1 + usize::from(crlf && self.eol == Eol::CrNl))

@@ -1,4 +1,4 @@
-//! Files that are out of the ordinary, chunk by chunk.
+//! Unusual files, chunk by chunk.
 
 use crate::frame::Frame;
 use crate::input::{Chunk, Layout, Reader};
@@ -7,7 +7,7 @@ use crate::source::BytesSource;
 use pgsluice_core::scan::{Dialect, StrayQuotes};
 use std::sync::Arc;
 
-/// All chunks of a file with records.
+/// Returns all chunks of a file that have bytes.
 fn chunks(bytes: &[u8], dialect: &Dialect, frame: Frame, set: impl Fn(&mut Reader)) -> Vec<Chunk> {
     let input = InputOptions {
         sources: vec![Arc::new(BytesSource::new("rows", bytes))],
@@ -25,7 +25,7 @@ fn rows(chunks: &[Chunk]) -> String {
     chunks.iter().map(|chunk| String::from_utf8_lossy(&chunk.bytes)).collect()
 }
 
-/// The time that this thread has computed for.
+/// The CPU time of this thread in ms.
 fn computed() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     stat.split(' ').next().unwrap().parse::<u64>().unwrap() / 1_000_000
@@ -59,7 +59,7 @@ fn comments_take_time_by_their_lines_alone() {
     }
 }
 
-/// Line feeds within quotes end no lines where those end with CR, and the other way round.
+/// A line feed within quotes does not end a line if lines end with CR, and the other way round.
 #[test]
 fn lines_around_records_end_as_the_first_record_does() {
     let csv = Dialect { stray_quotes: StrayQuotes::Error, ..Dialect::csv() };
@@ -79,7 +79,7 @@ fn lines_around_records_end_as_the_first_record_does() {
     assert_eq!(rows(&chunks(b"# c\r1,\"x\ny\"\r", &csv, only, |_| ())), "1,\"x\ny\"\r");
 }
 
-/// Whole records, whatever is cut: nothing is lost, and stray quotes stay marked.
+/// Chunks have whole records, wherever they are cut. Nothing is lost, and stray quotes stay marked.
 #[test]
 fn chunks_have_no_more_records_than_the_reader_asks_for() {
     let csv = Dialect { stray_quotes: StrayQuotes::Literal, ..Dialect::csv() };

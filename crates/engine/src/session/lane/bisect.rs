@@ -21,11 +21,11 @@ use std::ops::Range;
 pub(super) struct Item {
     pub start: usize,
     pub end: usize,
-    /// lines of the chunk before it
+    /// number of lines of the chunk before it
     pub lines: u64,
-    /// the line that COPY would name: its last, from 1 at the chunk's start
+    /// the line that COPY would name: its last line, counted from 1 at the start of the chunk
     pub line: u64,
-    /// why it is no record of this file, if it is none
+    /// why it is malformed, if it is
     pub fault: Option<Malformed>,
 }
 
@@ -35,16 +35,16 @@ pub(super) struct Bisection<'a> {
     placed: &'a Placed,
     chunk: &'a Chunk,
     layout: &'a Layout,
-    /// the first refusal ends it
+    /// the first rejected record ends the search
     stops: bool,
-    /// the records that have the file's form, each with its index in the chunk
+    /// the well-formed records, each with its index in the chunk
     good: Vec<(usize, Item)>,
     refused: Vec<(usize, AttemptRefused)>,
 }
 
 impl<'a> Bisection<'a> {
-    /// The chunk's records, none tried yet. Where the first refusal `stops` the
-    /// load, nothing behind a malformed record is.
+    /// Prepares a search in the chunk's records; none was tried yet. If the first rejected record
+    /// `stops` the load, the records after a malformed one are left out.
     pub fn new(
         lane: &'a mut Lane,
         placed: &'a Placed,
@@ -68,11 +68,11 @@ impl<'a> Bisection<'a> {
         Bisection { lane, placed, chunk, layout, stops, good, refused }
     }
 
-    /// Loads all records but the rejected ones. Gives those that were refused, with their index, in order.
+    /// Loads all records except the rejected ones. Returns those, with their indexes, in order.
     ///
     /// # Errors
     ///
-    /// The load cannot go on.
+    /// The load cannot continue.
     pub fn run(mut self) -> Result<Vec<(usize, AttemptRefused)>, Error> {
         let most = match self.lane.plan.wire {
             Wire::Insert(batch) => batch,
@@ -128,7 +128,7 @@ impl Attempts for Bisection<'_> {
 }
 
 impl Bisection<'_> {
-    /// What is sent for these records, and its form: their own, where that can be.
+    /// Returns what is sent for these records, and its form: their own form, if possible.
     fn sent(&self, records: Range<usize>) -> (Form, Vec<u8>) {
         let plan = &self.lane.plan;
         let Layout::Lines(dialect) = self.layout else {
@@ -145,17 +145,18 @@ impl Bisection<'_> {
         let mut bytes = Vec::new();
         for (_, item) in &self.good[records] {
             let record = self.record(*item);
-            // Each one alone: what a stray quote means depends on what follows it, and without the
-            // rejected records that is something else than in the file.
+            // Convert each record alone. The meaning of a stray quote depends on what follows it,
+            // and without the rejected records that is not the same as in the file.
             let own = encode::own_form(&record, stray, Eol::Unknown, dialect, major);
-            // The last record of a file may lack its end. It gets none, which a backslash of the
-            // text format would make part of its value; nothing stands behind it here either.
+            // The last record of a file may lack its line end. Do not add one: after a backslash,
+            // the text format would make it part of the value. Nothing follows the record here
+            // either.
             bytes.extend_from_slice(own.as_deref().unwrap_or(&record));
         }
         (Form::AsIs, bytes)
     }
 
-    /// A record in the file's own form, one field for each column.
+    /// Returns a record in the file's own form, with one field for each column.
     fn record(&self, item: Item) -> Cow<'_, [u8]> {
         let (bytes, stray) = (&self.chunk.bytes[item.start..item.end], self.chunk.stray);
         let recast = match (&self.lane.plan.recast, self.layout) {
@@ -168,7 +169,7 @@ impl Bisection<'_> {
         recast.map_or(Cow::Borrowed(bytes), |(bytes, _)| Cow::Owned(bytes))
     }
 
-    /// The records in the text format, each on one line.
+    /// Returns the records in the text format, each on one line.
     fn rewritten(&self, records: Range<usize>) -> Option<Vec<u8>> {
         let (mut record, mut out) = (Record::default(), Vec::new());
         for (_, item) in &self.good[records] {
@@ -215,7 +216,7 @@ impl Bisection<'_> {
     }
 }
 
-/// The chunk's records, those included that break the rules of its form.
+/// Returns the chunk's records, including malformed ones.
 pub(super) fn items(chunk: &Chunk, layout: &Layout, fields: usize) -> Vec<Item> {
     let mut records = chunk.records(layout);
     let mut items = Vec::new();
