@@ -186,7 +186,7 @@ class Equal(OnCluster):
 
     def test_an_index_of_another_collation(self):
         """A parent whose key is equal only by the index's collation does not count."""
-        if "icu" not in self.sql("SELECT string_agg(DISTINCT collprovider::text, '') FROM pg_collation").replace("i", "icu"):
+        if self.sql("SELECT count(*) FROM pg_collation WHERE collname LIKE '%-x-icu'") == "0":
             self.skipTest("the server has no ICU")
         parents = ("DROP TABLE IF EXISTS p CASCADE; CREATE COLLATION IF NOT EXISTS any_case (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
                    "CREATE TABLE p (a text); CREATE UNIQUE INDEX ON p (a COLLATE any_case); INSERT INTO p VALUES ('abc');")
