@@ -402,9 +402,11 @@ fn alone<T>(
     options: &Options,
     work: impl FnOnce(&mut Conn) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    begin_transaction(conn, options)?;
-    let done = limit_pause(conn, options.lease()).and_then(|()| work(conn));
-    // If the ROLLBACK fails, the connection is lost; the error of `work` is returned in any case.
+    // A request to cancel may end any statement, the first one too. The next transaction needs a
+    // session that is in none.
+    let begun = begin_transaction(conn, options).and_then(|()| limit_pause(conn, options.lease()));
+    let done = begun.and_then(|()| work(conn));
+    // If the ROLLBACK fails, the connection is lost; the first error is returned in any case.
     let ended = conn.exec(if done.is_ok() { "COMMIT" } else { "ROLLBACK" });
     let done = done?;
     ended.map(|_| done)
