@@ -42,7 +42,7 @@ class Small(OnCluster):
             client.run("SET pgsluice.copy = on")
             self.assertIn(words, "".join(client.run(f"COPY {table} FROM STDIN{options}")))
 
-    def test_indexes_are_told(self):
+    def test_indexes_are_reported(self):
         """last_copy shows the indexes of a small load, too, and that the server read its rows."""
         self.cluster.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int PRIMARY KEY, b text UNIQUE)")
         one = self.cluster.file("one", b"1,x\n2,y\n")

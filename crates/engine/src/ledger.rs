@@ -6,7 +6,7 @@
 //!
 //! The rows hold statements that `repair` runs. They can be trusted for two reasons only. Row-level
 //! security lets each role write rows only in its own name, and only a superuser, the owner of the
-//! database or the role itself owns the table. `repair` runs only the rows of its own role.
+//! database or the role itself owns the table. `repair` runs only rows that its role has written.
 
 pub mod node_commits;
 

@@ -322,7 +322,7 @@ fn programs_in_a_private_folder_are_run_from_a_copy_by_root() {
 
 /// If the server's user cannot reach the folder that root has chosen, the start fails with a hint.
 #[test]
-fn root_is_told_when_the_server_cannot_reach_its_folder() {
+fn a_folder_that_the_servers_user_cannot_reach_is_an_error() {
     if !is_root() {
         return left_out("a folder that root's server cannot reach, since this is not root");
     }

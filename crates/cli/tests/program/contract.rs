@@ -369,7 +369,7 @@ fn check_takes_markers_of_defaults() {
 /// Without `--reject-file`, the reject file is in the current folder and is named after the first
 /// file.
 #[test]
-fn rejects_have_a_name_of_their_own() {
+fn rejects_are_named_after_the_first_file() {
     let mut world = world();
     world.sql("CREATE TABLE t (a int)");
     world.file("part-1.csv", b"1\nx\n");

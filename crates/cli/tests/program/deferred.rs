@@ -37,7 +37,7 @@ fn lanes_are_heard_before_the_first_commit() {
 /// If two lanes have the same deferred key, each waits for the other when the key is checked. The
 /// load must detect this and fail.
 #[test]
-fn lanes_with_the_same_deferred_key_are_told_apart() {
+fn lanes_with_the_same_deferred_key_end_with_an_error() {
     on_first_and_last_major(|installation| {
         let mut world = World::new(installation);
         world.sql("CREATE TABLE t (a int UNIQUE DEFERRABLE INITIALLY DEFERRED, b text)");

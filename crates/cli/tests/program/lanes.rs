@@ -9,7 +9,7 @@ use std::time::Duration;
 /// If two lanes have the same key, the server makes one wait for the other's commit, which comes
 /// only when all lanes are done. The load detects this and fails.
 #[test]
-fn lanes_that_wait_for_one_another_are_told_apart() {
+fn lanes_that_wait_for_one_another_end_with_an_error() {
     let installation = each_major().remove(0);
     let mut world = World::new(&installation);
     // Since the table has a row, the key is not rebuilt after the load.

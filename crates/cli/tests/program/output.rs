@@ -91,7 +91,7 @@ fn a_summary_goes_to_stdout_by_a_hyphen() {
 
 /// On a terminal, one line shows the progress. It is removed when the load ends.
 #[test]
-fn a_terminal_is_told_and_left_clean() {
+fn a_terminal_shows_progress_and_is_left_clean() {
     let made = Command::new("script").args(["-qec", "true", "/dev/null"]).output();
     if !made.is_ok_and(|made| made.status.success()) {
         left_out("progress on a terminal: none can be made here by script");

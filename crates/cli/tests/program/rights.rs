@@ -76,7 +76,7 @@ fn around_another_roles_table_everything_stays() {
 /// If the role may not move a sequence, or cannot see all keys, the load succeeds and says that the
 /// sequence was not moved.
 #[test]
-fn sequences_that_may_not_be_moved_are_told() {
+fn sequences_that_may_not_be_moved_are_reported() {
     on_first_and_last_major(|installation| {
         let mut world = World::new(installation);
         world.sql(

@@ -136,7 +136,7 @@ struct Statistics {
 }
 
 /// Runs `ANALYZE` before the commit, so that the rows become visible together with their
-/// statistics. For rows of its own transaction, the server needs no hint bit on each. Returns the
+/// statistics. The server needs no hint bits for rows of the current transaction. Returns the
 /// statement, or `None` if it is left to [`finish`]. This does not wait for locks of other
 /// sessions: the holder may be waiting for this transaction, as in CREATE INDEX CONCURRENTLY. If
 /// the server reports an error, only this step is rolled back, and the load continues.

@@ -6,11 +6,11 @@
 //! and all of its records are loaded.
 
 use super::lookup::KnownSource;
+use super::outcome::looked_up;
 use super::record::Recording;
 use crate::error::{Error, Kind};
 use crate::input;
 use crate::session::conn::Conn;
-use crate::session::transaction::BEGIN;
 use crate::text::{text, Text};
 use crate::watch::despite_cancel;
 use std::ops::Range;
@@ -73,12 +73,11 @@ const COMMITTED: &str =
 
 /// Whether pieces of `source` are committed that begin after `offset`.
 fn goes_on(conn: &mut Conn, source: i64, offset: u64) -> Result<bool, Error> {
-    conn.exec(&format!("{BEGIN}; SELECT pg_catalog.set_config('row_security', 'on', true)"))?;
-    let rows = conn.query(
-        "SELECT 1 FROM pgsluice_loads.pieces \
-         WHERE source = $1::bigint AND start_byte > $2::bigint LIMIT 1",
-        &[Some(&source.to_string()), Some(&offset.to_string())],
-    )?;
-    conn.exec("COMMIT")?;
-    Ok(!rows.is_empty())
+    looked_up(conn, |conn| {
+        conn.query(
+            "SELECT 1 FROM pgsluice_loads.pieces \
+             WHERE source = $1::bigint AND start_byte > $2::bigint LIMIT 1",
+            &[Some(&source.to_string()), Some(&offset.to_string())],
+        )
+    })
 }

@@ -26,6 +26,9 @@ impl Recording {
         first: Option<&Piece>,
         last: bool,
     ) -> Result<bool, Error> {
+        if (commit.is_none() || first.is_none()) && !last {
+            return Ok(true);
+        }
         let load = self.load.to_string();
         looked_up(conn, |conn| match (commit, first) {
             (Some(commit), Some(first)) => conn.query(
@@ -42,7 +45,6 @@ impl Recording {
                     Some(&first.hash),
                 ],
             ),
-            _ if !last => conn.exec("SELECT"),
             _ => match &self.parts {
                 Some(parts) => conn.query(
                     "SELECT WHERE NOT EXISTS (SELECT FROM pgsluice_loads.parts \
@@ -60,13 +62,14 @@ impl Recording {
     }
 }
 
-/// Whether a query of the ledger returns a row.
+/// Whether a query of the ledger returns a row. The session is in no transaction afterwards, so the
+/// query can be repeated after a request to cancel.
 pub(super) fn looked_up(
     conn: &mut Conn,
     query: impl FnOnce(&mut Conn) -> Result<Rows, Error>,
 ) -> Result<bool, Error> {
-    conn.exec(BEGIN)?;
-    let rows = under_policies(conn, query)?;
-    conn.exec("COMMIT")?;
-    Ok(!rows.is_empty())
+    let rows = conn.exec(BEGIN).and_then(|_| under_policies(conn, query));
+    let ended = conn.exec(if rows.is_ok() { "COMMIT" } else { "ROLLBACK" });
+    let found = !rows?.is_empty();
+    ended.map(|_| found)
 }

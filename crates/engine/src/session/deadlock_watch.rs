@@ -94,7 +94,7 @@ fn look(
     let mut before = Vec::new();
     while !over.load(Ordering::SeqCst) {
         thread::park_timeout(EVERY);
-        // Without a result there is nothing to do; lanes report errors of their own connections.
+        // Without a result there is nothing to do; each lane reports the errors of its connection.
         let Ok(rows) = conn.exec(&sql) else { return };
         let waiting: Vec<String> = rows.into_iter().filter_map(|row| row[0].clone()).collect();
         if let Some(pid) = waiting.iter().find(|pid| before.contains(*pid)) {

@@ -213,7 +213,7 @@ impl Escapes {
     }
 
     /// The literal for field `index`. The server reads `\xHH` in a literal as in COPY data: a byte
-    /// of its own encoding, which is checked after that.
+    /// of its encoding, which is checked after that.
     fn literal(&self, index: usize, value: &[u8]) -> Result<String, NoInsert> {
         let (_, twin) = self.record.field(&self.bytes, index);
         if twin.len() != value.len() {

@@ -69,7 +69,7 @@ fn a_load_at_work_is_left_alone() {
 /// `repair` does not run statements that another role has recorded. It says which role took the
 /// object down.
 #[test]
-fn another_role_is_told_whose_it_is() {
+fn repair_names_the_role_that_took_an_object_down() {
     let servers = servers();
     let server = servers.last().unwrap();
     let (url, mut admin) = zoo(server);

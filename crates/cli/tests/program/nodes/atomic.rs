@@ -320,7 +320,7 @@ fn out_of_reach(cluster: &mut Cluster) {
 /// If a node is out of reach after the decision, the load fails and names the node, and `repair`
 /// fails as well. As soon as the node is back, `repair` commits its rows.
 #[test]
-fn a_node_out_of_reach_after_the_decision_is_told_by_repair() {
+fn a_node_out_of_reach_after_the_decision_is_reported_by_repair() {
     on_one_major(out_of_reach);
 }
 
