@@ -12,15 +12,16 @@
  * that its pages and its indexes get many rows at a time.
  *
  * A leaf may turn out, when its first row arrives, to take its rows one by
- * one: it is foreign, or has a BEFORE ROW trigger. Then all waiting rows are
- * inserted first, with their index entries, because a trigger may look at
- * them.
+ * one: it is foreign, or has a BEFORE ROW trigger or a volatile CHECK. Then
+ * all waiting rows are inserted first, with their index entries, because
+ * these may look at them.
  */
 #include "heap/heap.h"
 
 #include "access/tupconvert.h"
 #include "access/xlog.h"
 #include "catalog/pg_am.h"
+#include "catalog/pg_proc.h"
 #include "commands/trigger.h"
 #include "executor/execPartition.h"
 #include "executor/nodeModifyTable.h"
@@ -117,16 +118,32 @@ sluice_open_batches(SluiceLoad *load)
 }
 
 /*
- * Whether the leaf takes its rows one by one. sluice_why_not() has found no
- * such leaf, but a leaf that no row has reached is not locked: another session
- * may have attached one, or created a trigger.
+ * Whether a CHECK constraint of the leaf, which its root does not have, or the
+ * condition of a trigger is volatile.
  */
 static bool
-takes_single_rows(const ResultRelInfo *rri)
+has_own_volatile_checks(const SluiceLoad *load, Relation leaf)
+{
+	const TriggerDesc *triggers = leaf->trigdesc;
+	bool		may = leaf->rd_rel->relchecks > load->rri->ri_RelationDesc->rd_rel->relchecks;
+
+	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
+		may = may || triggers->triggers[i].tgqual != NULL;
+	return may && sluice_has_volatile_checks(leaf, NULL, PROVOLATILE_VOLATILE);
+}
+
+/*
+ * Whether the leaf takes its rows one by one. sluice_why_not() has found no
+ * such leaf, but a leaf that no row has reached is not locked: another session
+ * may have attached one, or created a trigger or a constraint.
+ */
+static bool
+takes_single_rows(const SluiceLoad *load, const ResultRelInfo *rri)
 {
 	return rri->ri_FdwRoutine != NULL ||
 		rri->ri_RelationDesc->rd_rel->relam != HEAP_TABLE_AM_OID ||
-		(rri->ri_TrigDesc && rri->ri_TrigDesc->trig_insert_before_row);
+		(rri->ri_TrigDesc && rri->ri_TrigDesc->trig_insert_before_row) ||
+		(!load->volatile_checks && has_own_volatile_checks(load, rri->ri_RelationDesc));
 }
 
 /* Copies the row, with all it points to, to a separate slot of the leaf. */
@@ -349,7 +366,7 @@ sluice_route(SluiceLoad *load, TupleTableSlot **slot)
 
 	if (batch == NULL)
 	{
-		if (takes_single_rows(rri))
+		if (takes_single_rows(load, rri))
 		{
 			take_single_row(load, rri, *slot);
 			return NULL;

@@ -478,6 +478,8 @@ admit_leaf(SluiceLoad *load, SluiceBatch *batch)
 	pool->leaves++;
 	pool->indexed += indexed;
 	batch->leaf.indexed = indexed;
+	/* A batch with pages is not closed after a flush, so it must not keep the pin on its last block. */
+	sluice_set_target_block(batch, RelationGetTargetBlock(batch->rri->ri_RelationDesc));
 	add_page(load, &batch->leaf);
 	return true;
 }

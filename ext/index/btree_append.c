@@ -87,6 +87,7 @@ typedef struct Edge
 	Buffer		added[MAX_LEAVES];
 	int			count;			/* of new leaves */
 	int			limit;			/* the most of them */
+	int			ready;			/* see sluice_btree_prepare_blocks() */
 	PGAlignedBlock *images;		/* new contents of the leaf and the new leaves */
 	PGAlignedBlock *above;		/* and of the parent */
 } Edge;
@@ -154,6 +155,9 @@ find_parent(Edge *edge)
 	memcpy(edge->above->data, page, BLCKSZ);
 	/* Do not pin more buffers than this process's share. */
 	edge->limit = Min(MAX_LEAVES, Max(1, NBuffers / MaxBackends));
+	/* Readers wait for the parent: no more leaves at a time than blocks are ready. */
+	if (edge->ready > 0)
+		edge->limit = Min(edge->limit, edge->ready);
 }
 
 /*
@@ -455,6 +459,7 @@ sluice_btree_append(SluiceIndexBuild *build, IndexTuple *tuples, int count)
 	Edge		edge = {.build = build,.index = index};
 	int			done = -1;
 
+	edge.ready = sluice_btree_prepare_blocks(build);
 	edge.images = palloc(sizeof(PGAlignedBlock) * (MAX_LEAVES + 1));
 	edge.above = palloc(sizeof(PGAlignedBlock));
 	if (find_leaf(&edge, tuples[0]))

@@ -1054,6 +1054,7 @@ sluice_btree_merge(SluiceIndexBuild *build, IndexTuple *tuples, int count, Sluic
 	Assert(RelationNeedsWAL(index) && index->rd_index->indisunique == (rival != NULL));
 	if (rival)
 		rival->found = false;
+	(void) sluice_btree_prepare_blocks(build);
 	if (!find_leaf(&merge))
 		return -1;
 	merge.count = count_entries(&merge, count);

@@ -8,6 +8,7 @@
 #include "catalog/pg_control.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "storage/freespace.h"
 #include "storage/indexfsm.h"
 
 /*
@@ -89,6 +90,28 @@ add_new_blocks(Relation index, SluiceNewBlocks *blocks)
 }
 
 /*
+ * Called before any page is locked: adds blocks in advance, so that others need
+ * not wait for that at the parent's lock. Returns how many leaves the caller
+ * should add at most, to find them all ready. 1: the access method must be
+ * asked for a block first. 0: few leaves have been used, and no block is added
+ * in advance.
+ */
+int
+sluice_btree_prepare_blocks(SluiceIndexBuild *build)
+{
+	SluiceNewBlocks *blocks = &build->blocks;
+
+	if (blocks->next == blocks->end && blocks->none_free)
+	{
+		add_new_blocks(build->index, blocks);
+		blocks->none_free = false;
+	}
+	if (blocks->next < blocks->end)
+		return (int) (blocks->end - blocks->next);
+	return blocks->used / 8 < FEWEST_NEW_BLOCKS || RelationUsesLocalBuffers(build->index) ? 0 : 1;
+}
+
+/*
  * Returns one block, locked: one that was added in advance, or else one from
  * the access method, which also reuses blocks that VACUUM has found free. Any
  * step may fail while the leaf, its parent and earlier new blocks are locked.
@@ -155,12 +178,14 @@ void
 sluice_btree_give_back(SluiceIndexBuild *build)
 {
 	SluiceNewBlocks *blocks = &build->blocks;
+	BlockNumber first = blocks->next;
 
-	if (blocks->next == blocks->end)
+	if (first == blocks->end)
 		return;
 	while (blocks->next < blocks->end)
 		RecordFreeIndexPage(build->index, blocks->next++);
-	IndexFreeSpaceMapVacuum(build->index);
+	/* The map of a large index is large: only the part above these blocks is brought up to date. */
+	FreeSpaceMapVacuumRange(build->index, first, blocks->end);
 }
 
 /*

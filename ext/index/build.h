@@ -124,6 +124,7 @@ typedef struct ParentLookup ParentLookup;
 
 extern ParentLookup *sluice_parent_lookup_open(const ForeignKeyCacheInfo *info, TupleDesc desc);
 extern bool sluice_parent_lookup_lock(ParentLookup *lookup, const TupleTableSlot *child);
+extern void sluice_parent_lookup_rest(ParentLookup *lookup);
 extern void sluice_parent_lookup_close(ParentLookup *lookup);
 
 /* foreign_keys.c */
@@ -131,6 +132,7 @@ typedef struct ForeignKeys ForeignKeys;
 
 extern ForeignKeys *sluice_foreign_keys_open(const ResultRelInfo *rri, Size limit);
 extern bool sluice_foreign_keys_need_check(ForeignKeys *keys, TupleTableSlot *slot);
+extern void sluice_foreign_keys_rest(ForeignKeys *keys);
 extern void sluice_foreign_keys_close(ForeignKeys *keys, bool for_good);
 
 /* deferred.c */
@@ -398,6 +400,7 @@ sluice_btree_size(IndexTuple tuple)
 }
 
 extern void sluice_btree_add_item(Page page, IndexTuple tuple, OffsetNumber offset);
+extern int	sluice_btree_prepare_blocks(SluiceIndexBuild *build);
 extern void sluice_btree_allocate(SluiceIndexBuild *build, Buffer *added, int count);
 extern void sluice_btree_give_back(SluiceIndexBuild *build);
 extern void sluice_btree_log(const Buffer *buffers, int count);

@@ -19,7 +19,10 @@
  *     constraint is deferrable, no other AFTER ROW trigger can run in between, and nothing that the COPY itself calls
  *     writes. With volatile defaults and constraints, stock COPY does the work, except for defaults that are known to
  *     read no table (copy/decide.c).
- *   - A partition cannot rely on that: another partition may have an AFTER ROW trigger, which may delete the row that
+ *   - Another partition may get a BEFORE ROW trigger during the COPY, which can delete a parent that this transaction
+ *     alone has locked, together with its children. All waiting rows are inserted before such a trigger runs
+ *     (heap/batches.c), and after that no value counts as seen.
+ *   - A partition cannot rely on a check at the end: another partition may have an AFTER ROW trigger, which may delete the row that
  *     waits for its check. In a partition, a row is left out only if its parents were found and locked here.
  *   - Values are equal if their bytes are. Equal values with different bytes (1.0 and 1.00) are each checked
  *     separately. Only PostgreSQL's own types and operators count, so that equal bytes cannot mean different things.
@@ -94,6 +97,7 @@ struct ForeignKeys
 {
 	uint16		count;			/* may exceed the number of columns: a key can be declared twice */
 	ForeignKey *keys;
+	List	   *infos;			/* the constraints, of which `keys` are some */
 	bool		opened;			/* the parents are open */
 	bool		is_partition;
 	AttrNumber	last_column;	/* the last column that any key needs */
@@ -220,6 +224,15 @@ close_parents(ForeignKeys *keys)
 	keys->opened = false;
 }
 
+/* Frees what sluice_foreign_keys_open() has allocated. A partition may be opened many times. */
+static void
+free_keys(ForeignKeys *keys)
+{
+	list_free_deep(keys->infos);
+	pfree(keys->keys);
+	pfree(keys);
+}
+
 /*
  * The foreign keys of a table or partition, or NULL if each row needs its own
  * check. `limit` is the most bytes for values that were seen.
@@ -230,18 +243,18 @@ sluice_foreign_keys_open(const ResultRelInfo *rri, Size limit)
 	const TriggerDesc *triggers = rri->ri_TrigDesc;
 	Relation	rel = rri->ri_RelationDesc;
 	ForeignKeys *keys;
-	List	   *infos;
 	ListCell   *lc;
+	bool		told = true;
 
 	if (triggers == NULL || !triggers->trig_insert_after_row || !only_checks_keys(triggers))
 		return NULL;
 	/* The relation cache may drop its own list while types are looked up. */
-	infos = copyObject(RelationGetFKeyList(rel));
 	keys = palloc0(sizeof(ForeignKeys));
-	keys->keys = palloc(sizeof(ForeignKey) * Max(list_length(infos), 1));
+	keys->infos = copyObject(RelationGetFKeyList(rel));
+	keys->keys = palloc(sizeof(ForeignKey) * Max(list_length(keys->infos), 1));
 	keys->desc = RelationGetDescr(rel);
 	keys->is_partition = rri->ri_RootResultRelInfo != NULL;
-	foreach(lc, infos)
+	foreach(lc, keys->infos)
 	{
 		const ForeignKeyCacheInfo *info = lfirst(lc);
 		ForeignKey *key = &keys->keys[keys->count];
@@ -249,8 +262,9 @@ sluice_foreign_keys_open(const ResultRelInfo *rri, Size limit)
 		/* A constraint that is not enforced has no trigger. */
 		if (!is_checked(triggers, info->conoid))
 			continue;
-		if (!bytes_tell(info, keys->desc))
-			return NULL;
+		told = bytes_tell(info, keys->desc);
+		if (!told)
+			break;
 		key->info = info;
 		key->parents = NULL;
 		key->natts = info->nkeys;
@@ -259,8 +273,11 @@ sluice_foreign_keys_open(const ResultRelInfo *rri, Size limit)
 			keys->last_column = Max(keys->last_column, info->conkey[i]);
 		keys->count++;
 	}
-	if (keys->count == 0)
+	if (keys->count == 0 || !told)
+	{
+		free_keys(keys);
 		return NULL;
+	}
 	keys->limit = limit;
 	keys->context = AllocSetContextCreate(CurrentMemoryContext, "pgsluice foreign keys", ALLOCSET_DEFAULT_SIZES);
 	initStringInfo(&keys->bytes);
@@ -366,18 +383,35 @@ sluice_foreign_keys_need_check(ForeignKeys *keys, TupleTableSlot *slot)
 	return needed;
 }
 
+/* Called after some rows: the next ones may be long in coming. */
+void
+sluice_foreign_keys_rest(ForeignKeys *keys)
+{
+	for (uint16 n = 0; n < keys->count; n++)
+	{
+		if (keys->keys[n].parents)
+			sluice_parent_lookup_rest(keys->keys[n].parents);
+	}
+}
+
 /*
  * Called when all rows so far are checked or have their events. More may come
  * unless `for_good` is set. Parents that were found stay locked.
+ *
+ * If more come, a trigger of another partition may run before: it can delete a
+ * parent that only this transaction has locked, together with its children.
+ * So no value counts as seen any more.
  */
 void
 sluice_foreign_keys_close(ForeignKeys *keys, bool for_good)
 {
 	close_parents(keys);
 	if (!for_good)
+	{
+		forget(keys);
 		return;
+	}
 	MemoryContextDelete(keys->context);
 	pfree(keys->bytes.data);
-	pfree(keys->keys);
-	pfree(keys);
+	free_keys(keys);
 }

@@ -27,9 +27,11 @@
  *     runs. Parents that are partitioned or have row-level security are left
  *     to the trigger.
  *
- * NOBODY WAITS HERE: locks on the parent, its index and its rows are taken
- * only if they are free. The trigger runs at the end of the statement, and
- * waits then if it must.
+ * HARDLY EVER DOES ANYONE WAIT HERE: locks on the parent, its index and its
+ * rows are taken only if they are free. The trigger runs at the end of the
+ * statement, and waits then if it must. There is one exception. If another
+ * transaction has updated the parent and then deleted that version or changed
+ * its key, heap_lock_tuple() follows the versions and waits for its end.
  *
  * In a SERIALIZABLE transaction the index scan takes predicate locks, as the
  * trigger's scan does.
@@ -221,15 +223,25 @@ sluice_parent_lookup_open(const ForeignKeyCacheInfo *info, TupleDesc desc)
 	return lookup;
 }
 
+/*
+ * Ends the scan, if there is one. It pins a block of the parent, for which VACUUM would wait, and
+ * holds back a snapshot. So neither may last while the COPY waits for its client.
+ */
+void
+sluice_parent_lookup_rest(ParentLookup *lookup)
+{
+	if (lookup->scan == NULL)
+		return;
+	index_endscan(lookup->scan);
+	UnregisterSnapshot(lookup->snapshot);
+	lookup->scan = NULL;
+}
+
 /* Begins another scan, with a snapshot that sees what is committed by now. */
 static void
 renew(ParentLookup *lookup)
 {
-	if (lookup->scan)
-	{
-		index_endscan(lookup->scan);
-		UnregisterSnapshot(lookup->snapshot);
-	}
+	sluice_parent_lookup_rest(lookup);
 	lookup->snapshot = RegisterSnapshot(IsolationUsesXactSnapshot() ? GetTransactionSnapshot() : GetLatestSnapshot());
 	lookup->scan = compat_index_beginscan(lookup->parent, lookup->index, lookup->snapshot, lookup->natts);
 	lookup->looked = 0;
@@ -282,11 +294,7 @@ sluice_parent_lookup_lock(ParentLookup *lookup, const TupleTableSlot *child)
 void
 sluice_parent_lookup_close(ParentLookup *lookup)
 {
-	if (lookup->scan)
-	{
-		index_endscan(lookup->scan);
-		UnregisterSnapshot(lookup->snapshot);
-	}
+	sluice_parent_lookup_rest(lookup);
 	if (lookup->slot)
 	{
 		elog(DEBUG1, "pgsluice: parents in \"%s\": " UINT64_FORMAT " locked, " UINT64_FORMAT " left to the trigger",

@@ -273,6 +273,8 @@ sluice_index_rows(IndexWriter *writer, const NewRows *rows)
 		}
 		ResetPerTupleExprContext(writer->estate);
 	}
+	if (writer->foreign_keys)
+		sluice_foreign_keys_rest(writer->foreign_keys);
 	consider_merge(writer, &rows->placed[rows->count - 1].tid);
 }
 
