@@ -109,6 +109,7 @@ typedef struct SluiceBatch
 	BulkInsertState bistate;
 	CommandId	cid;
 	int			options;		/* TABLE_INSERT_… */
+	int			given_options;	/* those that stock COPY would use */
 	int			used;
 	uint64		inserted;		/* rows of earlier flushes */
 	int			made;			/* slots that were created */

@@ -17,9 +17,16 @@
  *
  * Blocks that were added in bulk and not used are recorded in the free space
  * map when the batch is closed, unless nobody else can see the table.
+ *
+ * The server applies the options of a row to its TOAST table as well. That one
+ * must use the room that VACUUM has found in it, or it would grow with each
+ * load. So if it has room, rows that the toaster may change are inserted with
+ * stock COPY's options, unless the rows must be in order.
  */
 #include "heap/heap.h"
 
+#include "access/heaptoast.h"
+#include "access/table.h"
 #include "common/hashfn.h"
 #include "storage/bufmgr.h"
 #include "storage/freespace.h"
@@ -63,7 +70,7 @@ sluice_batch_open(SluiceBatch *batch, ResultRelInfo *rri, EState *estate,
 	batch->cstate = cstate;
 	batch->bistate = GetBulkInsertState();
 	batch->cid = cid;
-	batch->options = options;
+	batch->options = batch->given_options = options;
 }
 
 /* Creates a slot for tuples in a batch's memory. */
@@ -163,10 +170,10 @@ is_partly_free(Relation rel)
 	Size		found = 0;
 
 	/*
-	 * Almost no table that is only loaded into has a page with so much room.
+	 * Few tables that are only loaded into have a page with so much room.
 	 */
 	if (n == 0 ||
-		GetPageWithFreeSpace(rel, Min(reserve + BLCKSZ / 4, MaxHeapTupleSize)) == InvalidBlockNumber)
+		GetPageWithFreeSpace(rel, Min(reserve + BLCKSZ / 8, MaxHeapTupleSize)) == InvalidBlockNumber)
 		return false;
 	for (uint32 i = 0; i < n; i++)
 	{
@@ -263,6 +270,34 @@ hand_to_indexes(SluiceBatch *batch)
 	sluice_keep_order(batch);
 }
 
+/* Whether the TOAST table has room by the same rule. It stays locked, as by its insertions. */
+static bool
+toast_has_room(const SluiceBatch *batch)
+{
+	Relation	toast = table_open(batch->rri->ri_RelationDesc->rd_rel->reltoastrelid, RowExclusiveLock);
+	bool		room = is_partly_free(toast);
+
+	table_close(toast, NoLock);
+	return room;
+}
+
+/* The options with which to insert the batch's rows: see the head of this file. */
+int
+sluice_insert_options(const SluiceBatch *batch)
+{
+	if (batch->in_order || batch->options == batch->given_options ||
+		!OidIsValid(batch->rri->ri_RelationDesc->rd_rel->reltoastrelid))
+		return batch->options;
+	for (int i = 0; i < batch->used; i++)
+	{
+		HeapTuple	tuple = ExecFetchSlotHeapTuple(batch->slots[i], true, NULL);
+
+		if (tuple->t_len > TOAST_TUPLE_THRESHOLD || HeapTupleHasExternal(tuple))
+			return toast_has_room(batch) ? batch->given_options : batch->options;
+	}
+	return batch->options;
+}
+
 /* Inserts the batch's rows. */
 void
 sluice_batch_flush(SluiceBatch *batch)
@@ -283,8 +318,8 @@ sluice_batch_flush(SluiceBatch *batch)
 
 	INSTR_TIME_SET_CURRENT(before);
 	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(batch->estate));
-	heap_multi_insert(rri->ri_RelationDesc, batch->slots, batch->used,
-					  batch->cid, batch->options, batch->bistate);
+	heap_multi_insert(rri->ri_RelationDesc, batch->slots, batch->used, batch->cid,
+					  sluice_insert_options(batch), batch->bistate);
 	MemoryContextSwitchTo(old);
 	INSTR_TIME_SET_CURRENT(after);
 	INSTR_TIME_ACCUM_DIFF(sluice_report.heap, after, before);
@@ -325,6 +360,9 @@ sluice_batch_close(SluiceBatch *batch)
 		ExecDropSingleTupleTableSlot(batch->slots[i]);
 	if (batch->desc)
 		FreeTupleDesc(batch->desc);
+	/* Batches of partitions are closed and opened again all the time. */
+	if (batch->placed)
+		pfree(batch->placed);
 	table_finish_bulk_insert(batch->rri->ri_RelationDesc, batch->options);
 	/* The partition may get rows again, and then another batch. */
 	sluice_index_close(batch->indexes);

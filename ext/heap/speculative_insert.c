@@ -189,8 +189,10 @@ settle(SluiceDuplicates *duplicates, SluiceBatch *batch, int arbiter,
 /* Inserts one row, or settles it if it is a duplicate. */
 static void
 insert_or_settle(SluiceDuplicates *duplicates, SluiceBatch *batch, int arbiter,
-	TupleTableSlot *slot, uint64 line, TupleTableSlot *existing)
+	int row, int options, TupleTableSlot *existing)
 {
+	TupleTableSlot *slot = batch->slots[row];
+	uint64		line = batch->lines[row];
 	ResultRelInfo *rri = batch->rri;
 	Relation	rel = rri->ri_RelationDesc;
 	List	   *arbiters = list_make1_oid(RelationGetRelid(rri->ri_IndexRelationDescs[arbiter]));
@@ -210,7 +212,7 @@ insert_or_settle(SluiceDuplicates *duplicates, SluiceBatch *batch, int arbiter,
 			continue;
 		}
 		token = SpeculativeInsertionLockAcquire(GetCurrentTransactionId());
-		table_tuple_insert_speculative(rel, slot, batch->cid, batch->options, batch->bistate, token);
+		table_tuple_insert_speculative(rel, slot, batch->cid, options, batch->bistate, token);
 		recheck = compat_insert_index_tuples_unless(rri, slot, batch->estate, &conflict, arbiters);
 		table_tuple_complete_speculative(rel, slot, token, !conflict);
 		SpeculativeInsertionLockRelease(GetCurrentTransactionId());
@@ -230,12 +232,14 @@ sluice_insert_or_settle(SluiceDuplicates *duplicates, SluiceBatch *batch)
 	bool		line_buf_valid = cstate->line_buf_valid;
 	uint64		line = cstate->cur_lineno;
 	TupleTableSlot *existing;
-	int			arbiter;
+	int			arbiter,
+				options;
 
 	if (batch->used == 0)
 		return;
 	cstate->line_buf_valid = false;
 	(void) sluice_batch_has_room(batch);
+	options = sluice_insert_options(batch);
 	arbiter = find_arbiter(duplicates, batch->rri);
 	existing = table_slot_create(batch->rri->ri_RelationDesc, NULL);
 	for (int i = 0; i < batch->used; i++)
@@ -243,7 +247,7 @@ sluice_insert_or_settle(SluiceDuplicates *duplicates, SluiceBatch *batch)
 		MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(batch->estate));
 
 		cstate->cur_lineno = batch->lines[i];
-		insert_or_settle(duplicates, batch, arbiter, batch->slots[i], batch->lines[i], existing);
+		insert_or_settle(duplicates, batch, arbiter, i, options, existing);
 		MemoryContextSwitchTo(old);
 		ExecClearTuple(existing);
 		ExecClearTuple(batch->slots[i]);

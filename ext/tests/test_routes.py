@@ -124,6 +124,40 @@ class Routes(unittest.TestCase):
         self.assertLess(int(server.sql("SELECT pg_relation_size('t')")), before * 1.15)
         self.assertEqual(server.sql("SELECT count(*), count(DISTINCT a) FROM t"), "31000|30000")
 
+    def test_a_little_free_space_everywhere(self):
+        """A table of which each page has a sixth free, and none has more, does not grow either."""
+        server = self.server
+        same = server.file("same.csv", b"".join(b"%05d,%s\n" % (i, b"x" * 60) for i in range(90000)))
+        copy = "SET pgsluice.copy = on; COPY t FROM PROGRAM 'head -{} {}' WITH (FORMAT csv, pgsluice 'require')"
+        server.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a text, b text)")
+        stock = copy.replace("= on", "= off").replace(", pgsluice 'require'", "")
+        server.sql(stock.format(1000, same))
+        full = int(server.sql("SELECT count(*) FROM t WHERE ctid < '(1,0)'"))
+        server.sql(f"TRUNCATE t; {stock.format(full * 1000, same)}")
+        server.sql("DELETE FROM t WHERE a::int % 6 = 1")
+        server.sql("VACUUM t")
+        before = int(server.sql("SELECT pg_relation_size('t')"))
+        server.sql(copy.format(3000, same))
+        self.assertEqual(int(server.sql("SELECT pg_relation_size('t')")), before)
+
+    def test_free_space_of_toast(self):
+        """Room that VACUUM has found in the TOAST table is used, although the table itself has none."""
+        server = self.server
+        wide = server.file("wide.csv", b"".join(b"%d,%s\n" % (i, b"0123456789" * 1000) for i in range(400)))
+        copy = f"SET pgsluice.copy = on; COPY t FROM '{wide}' WITH (FORMAT csv, pgsluice 'require'{{}})"
+        for more in ("", ", on_duplicate 'skip'"):
+            server.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text, c serial PRIMARY KEY); ALTER TABLE t ALTER b SET STORAGE EXTERNAL;"
+                       "INSERT INTO t SELECT i, 'narrow' FROM generate_series(1, 100000) i")
+            copied = copy.format(more).replace("COPY t", "COPY t (a, b)")
+            for _ in range(2):
+                server.sql(copied)
+            server.sql("UPDATE t SET b = NULL WHERE b <> 'narrow' AND a < 390")
+            server.sql("VACUUM t")
+            size = "SELECT pg_relation_size(reltoastrelid) FROM pg_class WHERE relname = 't'"
+            before = int(server.sql(size))
+            server.sql(copied)
+            self.assertLess(int(server.sql(size)), before * 1.1, more)
+
     def test_checked_rows(self):
         """CHECK, keys, identity columns and partition bounds apply to rows in whole pages: rows or errors are stock COPY's."""
         keyed = TABLE[:-1] + ", CHECK (a >= 0), PRIMARY KEY (a))"
