@@ -141,6 +141,10 @@ class Compression(OnCluster):
         self.assertEqual(self.sql("SELECT count(*) FROM seen"), "0")
         refusal = compare(self, self.cluster, f"{TABLE[:-1]}, CHECK (id < 200 OR {size}))", COPY.replace("csv", "csv, workers 2"), documents(250), "", None, False)
         self.assertIn("violates check constraint", refusal)
+        self.same(TABLE + "; DROP TABLE IF EXISTS sizes; CREATE TABLE sizes (id int, size int); CREATE OR REPLACE FUNCTION note_all() RETURNS trigger LANGUAGE plpgsql AS"
+                  " 'BEGIN INSERT INTO sizes SELECT id, pg_column_size(a) FROM new; RETURN NULL; END';"
+                  "CREATE TRIGGER note AFTER INSERT ON t REFERENCING NEW TABLE AS new FOR EACH STATEMENT EXECUTE FUNCTION note_all()", documents(250), compressed=False)
+        self.assertEqual(self.sql("SELECT count(*) FROM sizes WHERE size < 4000"), "0")
 
     def test_in_vain(self):
         """Data that cannot be compressed is stored as by stock COPY, and workers report no compressed values."""

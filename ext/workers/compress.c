@@ -33,7 +33,7 @@
  * partitions (they have their own settings), generated columns or volatile
  * defaults. Indexes get their entries from the row too, and would store the
  * compressed value. So no index may have a column that can be compressed, an
- * expression or a predicate.
+ * expression or a predicate. A transition table would hold the compressed value too.
  */
 #include "workers/workers.h"
 
@@ -92,6 +92,7 @@ sluice_compression_target(const SluiceLoad *load)
 	if (!sluice_allowed.compression || !OidIsValid(rel->rd_rel->reltoastrelid) ||
 		load->proute != NULL || load->rejects != NULL || load->nvolatile > 0 ||
 		load->duplicates.mode != SLUICE_DUPLICATE_ERROR ||
+		(rel->trigdesc && rel->trigdesc->trig_insert_new_table) ||
 		(desc->constr && desc->constr->has_generated_stored) ||
 		(bytes < load->lines * WIDE_ROW && !sluice_force) || indexes_get_values(load) ||
 		sluice_has_volatile_checks(rel, load->cstate->whereClause, PROVOLATILE_STABLE))

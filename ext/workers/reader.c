@@ -144,8 +144,11 @@ sluice_reader_open(SluiceShared *shared, int number)
 	emit_log_hook = keep_back;
 	/*
 	 * The hook must receive every message that the client may have requested.
+	 * With LOG as the lowest level it would not receive warnings and notices.
 	 */
 	compat_log_min_messages = Min(Min(compat_log_min_messages, client_min_messages), INFO);
+	if (compat_log_min_messages == LOG)
+		compat_log_min_messages = INFO;
 	begin(reader);
 	return reader;
 }
