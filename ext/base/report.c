@@ -57,17 +57,21 @@ sluice_may_see(Oid user)
 }
 
 /*
- * The command that makes later sessions of this database load the library,
- * before any other library.
+ * How later sessions of this database come to load the library, before any
+ * other library. Only roles that may read session_preload_libraries get the
+ * command, since it names the other libraries.
  */
 static char *
 how_to_load(void)
 {
-	char	   *libraries = pstrdup(session_preload_libraries_string);
+	char	   *libraries;
 	StringInfoData command;
 	List	   *names;
 	ListCell   *lc;
 
+	if (!has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_SETTINGS))
+		return "put pgsluice first in session_preload_libraries.";
+	libraries = pstrdup(session_preload_libraries_string);
 	initStringInfo(&command);
 	appendStringInfo(&command, "ALTER DATABASE %s SET session_preload_libraries = 'pgsluice'",
 					 quote_identifier(get_database_name(MyDatabaseId)));

@@ -9,11 +9,16 @@
  */
 #include "base/pgsluice.h"
 
+#include "access/table.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "nodes/nodeFuncs.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
-#include "utils/syscache.h"
+#include "utils/rel.h"
 #include "utils/varlena.h"
 
 struct SluiceSpiInsert
@@ -48,22 +53,41 @@ start_insert(const char *name, const char *const *columns, int ncolumns)
 	return sql;
 }
 
+/* Whether a function of a default may read a table. */
+static bool
+may_read_tables(Oid function, void *context)
+{
+	return function != F_NEXTVAL && function != F_CLOCK_TIMESTAMP && function != F_GEN_RANDOM_UUID &&
+		sluice_function_is_unsafe(function, context);
+}
+
+/* Walks the whole expression of a default. */
+static bool
+reads_tables(Node *expr, void *context)
+{
+	if (expr == NULL)
+		return false;
+	return IsA(expr, CoerceToDomain) || check_functions_in_node(expr, may_read_tables, context) ||
+		expression_tree_walker(expr, reads_tables, context);
+}
+
 /*
- * Whether an INSERT runs triggers, foreign keys included, or rules, which may
- * read any table.
+ * Whether an INSERT runs code that may read any table: triggers, foreign keys
+ * included, rules, policies, constraints, or functions in defaults.
  */
 static bool
 runs_code(Oid relid)
 {
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	Form_pg_class class;
-	bool		runs;
+	Relation	rel = table_open(relid, AccessShareLock);
+	const TupleConstr *constr = RelationGetDescr(rel)->constr;
+	bool		runs = rel->rd_rel->relkind != RELKIND_RELATION || rel->rd_rel->relhastriggers ||
+		rel->rd_rel->relhasrules || rel->rd_rel->relrowsecurity || rel->rd_rel->relchecks > 0;
 
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for relation %u", relid);
-	class = (Form_pg_class) GETSTRUCT(tuple);
-	runs = class->relkind != RELKIND_RELATION || class->relhastriggers || class->relhasrules;
-	ReleaseSysCache(tuple);
+	for (int i = 0; constr && i < constr->num_defval && !runs; i++)
+		runs = reads_tables(stringToNode(constr->defval[i].adbin), NULL);
+	for (int i = 0; i < RelationGetNumberOfAttributes(rel) && !runs; i++)
+		runs = get_typtype(TupleDescAttr(RelationGetDescr(rel), i)->atttypid) == TYPTYPE_DOMAIN;
+	table_close(rel, NoLock);
 	return runs;
 }
 
@@ -117,7 +141,6 @@ sluice_spi_insert_open(const char *name, const char *option, Relation target,
 	kept->name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
 											get_rel_name(relid));
 	kept->ncolumns = ncolumns;
-	kept->runs_code = runs_code(relid);
 	kept->nulls = palloc(ncolumns);
 	sql = start_insert(kept->name, columns, ncolumns);
 	for (int i = 0; i < ncolumns; i++)
@@ -126,6 +149,7 @@ sluice_spi_insert_open(const char *name, const char *option, Relation target,
 
 	SPI_connect();
 	try_insert(kept->name, columns, types, ncolumns);
+	kept->runs_code = runs_code(relid);
 	kept->plan = SPI_prepare(sql->data, ncolumns, unconstify(Oid *, types));
 	if (kept->plan == NULL || SPI_keepplan(kept->plan) != 0)
 		elog(ERROR, "pgsluice: could not prepare \"%s\"", sql->data);

@@ -52,27 +52,32 @@ needs_rows_one_by_one(Node *expr, void *context)
 }
 
 /*
- * Examines a column's default. COPY plans it too, after it has checked its
- * options. Planning may fail, so the options are checked first here as well.
+ * Examines a column's default. Returns whether it needs rows to be inserted
+ * one by one. COPY plans it too, after it has checked its options. Planning
+ * may fail, so the options are checked first here as well.
  */
-static void
+static bool
 judge(const SluiceStatement *s, AttrNumber attnum, SluiceRelationCache *known)
 {
+	uint64		changes = sluice_relation_changes;
 	Node	   *expr = build_column_default(s->rel, attnum);
 	MemoryContext old;
+	bool		one_by_one;
 
 	if (expr != NULL)
 	{
 		ProcessCopyOptions(s->pstate, NULL, true, s->stmt->options);
 		expr = (Node *) expression_planner((Expr *) expr);
 	}
-	/* Reading the catalogs may have invalidated the entry of this relation. */
-	known->relid = RelationGetRelid(s->rel);
+	one_by_one = expr != NULL && needs_rows_one_by_one(expr, NULL);
+	if (changes != sluice_relation_changes)
+		return one_by_one;
 	old = MemoryContextSwitchTo(CacheMemoryContext);
 	known->judged = bms_add_member(known->judged, attnum);
-	if (expr != NULL && needs_rows_one_by_one(expr, NULL))
+	if (one_by_one)
 		known->one_by_one = bms_add_member(known->one_by_one, attnum);
 	MemoryContextSwitchTo(old);
+	return one_by_one;
 }
 
 /*
@@ -95,9 +100,8 @@ sluice_default_why_not(const SluiceStatement *s, bool marker)
 		if (att->attisdropped || att->attgenerated ||
 			(!marker && list_member_int(s->attnums, i + 1)))
 			continue;
-		if (!bms_is_member(i + 1, known->judged))
-			judge(s, i + 1, known);
-		if (bms_is_member(i + 1, known->one_by_one))
+		if (bms_is_member(i + 1, known->judged) ? bms_is_member(i + 1, known->one_by_one) :
+			judge(s, i + 1, known))
 			return "a column has a volatile default";
 	}
 	return NULL;

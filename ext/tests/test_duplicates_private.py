@@ -210,6 +210,17 @@ class Told(OnCluster):
             self.assertEqual(self.load(mode, "t_pkey", 0, private=True), wanted)
             self.assertEqual(wanted[0], "2|1|0" if mode == "skip" else "3|0|1")
 
+    def test_code_of_the_table_for_duplicates(self):
+        """A default, CHECK, policy or domain of the duplicates_to table that reads the loaded table by its indexes: the rows are those of row by row."""
+        self.cluster.file("input", b"1,5,x\n2,5,x\n1,6,x\n")
+        self.fresh("a int PRIMARY KEY, b int, c text", "CREATE INDEX tb ON t (b); CREATE OR REPLACE FUNCTION so_far(int) RETURNS bigint STABLE LANGUAGE plpgsql AS"
+                   " 'BEGIN RETURN (SELECT count(*) FROM t WHERE b = $1); END'; DROP DOMAIN IF EXISTS seen; CREATE DOMAIN seen AS int CHECK (so_far(VALUE) >= 0)")
+        for code in ("ADD n bigint DEFAULT so_far(5)", "ADD CHECK (so_far(5) >= 0)", "ADD n seen DEFAULT 5"):
+            self.cluster.sql(f"DROP TABLE twice; CREATE TABLE twice (LIKE pgsluice.duplicate); ALTER TABLE twice {code}")
+            wanted = self.load("skip", "t_pkey", 0, private=False)
+            self.assertEqual(self.load("skip", "t_pkey", 0, private=True), wanted, code)
+            self.assertEqual(wanted[0], "2|1|0")
+
     def test_keys_that_only_the_server_sorts(self):
         """More distinct keys than can be ranked, NULLs, equal keys of different form and compressed keys are resolved
         as row by row; a key that is too long is the same error."""

@@ -68,6 +68,15 @@ class Loading(unittest.TestCase):
             session.run("DROP EXTENSION pgsluice; CREATE EXTENSION pgsluice")
             self.assertEqual("".join(session.told), "")
 
+    def test_who_may_know_of_other_libraries(self):
+        """A role that may not read session_preload_libraries does not get the names in it."""
+        self.server.sql("CREATE EXTENSION pgsluice; CREATE ROLE plain LOGIN; ALTER DATABASE postgres SET session_preload_libraries = 'auto_explain'")
+        for user, names in (("plain", False), ("postgres", True)):
+            with self.server.connect(user=user) as session:
+                session.run("SELECT * FROM pgsluice.last_copy")
+                self.assertIn("pgsluice was not loaded in this session before this query", session.told[-1])
+                self.assertEqual("auto_explain" in session.told[-1], names)
+
     def test_why_there_is_no_row(self):
         """If a view is empty, a message says why: the library was not loaded, nothing has run, or another user ran it."""
         self.server.sql("CREATE EXTENSION pgsluice; CREATE TABLE t (a int); CREATE ROLE plain LOGIN")
