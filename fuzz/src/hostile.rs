@@ -83,7 +83,7 @@ pub fn dialect(rng: &mut Random, format: Format, major: u32) -> Dialect {
     let dot_line = DotLine::of(format, major);
     if format == Format::Text {
         let nulls: [&[u8]; 5] = [b"\\N", b"", b"NULL", b"\\.", b"\\x41"];
-        let (delimiter, null) = (rng.pick(b"\t\t,|;%"), rng.pick(&nulls).to_vec());
+        let (delimiter, null) = (rng.pick(b"\t\t,|;%A"), rng.pick(&nulls).to_vec());
         return Dialect { delimiter, null, default, dot_line, ..Dialect::text() };
     }
     let nulls: [&[u8]; 6] = [b"", b"", b"NULL", b"\\N", b"a", b" "];
@@ -170,7 +170,7 @@ fn plain(rng: &mut Random, dialect: &Dialect, wild: usize, out: &mut Vec<u8>) {
 
 /// A text escape; one in `wild` yields bytes that may be refused.
 fn escape(rng: &mut Random, dialect: &Dialect, wild: usize, out: &mut Vec<u8>) {
-    let good: [&[u8]; 16] = [
+    let good: [&[u8]; 18] = [
         b"\\n",
         b"\\t",
         b"\\\\",
@@ -180,6 +180,8 @@ fn escape(rng: &mut Random, dialect: &Dialect, wild: usize, out: &mut Vec<u8>) {
         b"\\v",
         b"\\101",
         b"\\x41",
+        b"\\x4A",
+        b"\\xA",
         b"\\x4",
         b"\\7",
         b"\\xg",

@@ -23,8 +23,9 @@ enum Class {
 }
 
 impl Rules {
-    /// `None` if a line end is the quote or the escape, or if bytes below 128 may be parts of
-    /// characters. Then the naive scanner is used.
+    /// `None` if a line end is the quote or the escape, if bytes below 128 may be parts of
+    /// characters, or if the delimiter may be a digit of an escape (`A` in `\x4A`). Then the naive
+    /// scanner is used.
     pub(super) fn new(dialect: &Dialect) -> Option<Self> {
         let class = match dialect.format {
             Format::Text => Class::Text,
@@ -32,6 +33,9 @@ impl Rules {
             Format::Csv => Class::CsvEscaped,
         };
         if dialect.quotes_with_line_ends() || dialect.characters != Characters::Ascii {
+            return None;
+        }
+        if class == Class::Text && dialect.delimiter.is_ascii_hexdigit() {
             return None;
         }
         let (delimiter, quote, escape) = (dialect.delimiter, dialect.quote, dialect.escape);

@@ -54,6 +54,13 @@ fn text_resolves_escapes_and_null_before_them() {
 }
 
 #[test]
+fn a_hex_digit_of_an_escape_is_no_delimiter() {
+    let capital = Dialect { delimiter: b'A', ..Dialect::text() };
+    let rows = all(&capital, b"1A2\n1\\x4A2\n1\\xA\n").unwrap();
+    assert_eq!(rows, [vec!["1", "2"], vec!["1J2"], vec!["1\n"]]);
+}
+
+#[test]
 fn dot_line_ends_text_and_old_csv_only() {
     assert_eq!(all(&Dialect::text(), b"a\n\\.\nb\n").unwrap(), [["a"]]);
     assert_eq!(all(&Dialect::csv(), b"a\n\\.\nb\n").unwrap(), [["a"], ["\\."], ["b"]]);
