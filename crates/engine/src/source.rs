@@ -48,9 +48,14 @@ pub trait Source: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of [`Source::open`].
+    /// Those of [`Source::open`]. A source that cannot be read again must override this, or it is
+    /// an error.
     fn look(&self, _most: usize) -> io::Result<(Box<dyn Read + Send>, bool)> {
-        Ok((self.open()?.bytes, false))
+        match self.can_be_read_again() {
+            true => Ok((self.open()?.bytes, false)),
+            // The load would not get these bytes.
+            false => Err(io::Error::other("its first bytes can be read only once")),
+        }
     }
 
     /// The path of the file, if the source is one.
@@ -108,34 +113,61 @@ impl Version {
 
 /// A file. A pipe or a device at that path can be read only once.
 #[derive(Clone, Debug)]
-pub struct FileSource(PathBuf);
+pub struct FileSource {
+    path: PathBuf,
+    /// the open pipe or device, with the bytes that [`Source::look`] has read from it
+    stream: Arc<OnceLock<StreamSource>>,
+}
 
 impl FileSource {
     /// The file at this path.
     pub fn new(path: impl Into<PathBuf>) -> FileSource {
-        FileSource(path.into())
+        FileSource { path: path.into(), stream: Arc::default() }
+    }
+
+    /// Opens a pipe or a device, unless it is open; `None` for other files.
+    fn stream(&self) -> io::Result<Option<&StreamSource>> {
+        if let Some(stream) = self.stream.get() {
+            return Ok(Some(stream));
+        }
+        let facts = self.path.metadata()?;
+        if facts.is_file() || facts.is_dir() {
+            return Ok(None);
+        }
+        let stream = StreamSource::new(self.name(), fs::File::open(&self.path)?);
+        Ok(Some(self.stream.get_or_init(|| stream)))
     }
 }
 
 impl Source for FileSource {
     fn name(&self) -> String {
-        self.0.display().to_string()
+        self.path.display().to_string()
     }
 
     fn length(&self) -> io::Result<Option<u64>> {
-        Ok(Some(self.0.metadata()?.len()))
+        Ok(Some(self.path.metadata()?.len()))
     }
 
     fn can_be_read_again(&self) -> bool {
-        self.0.metadata().is_ok_and(|facts| facts.is_file())
+        self.path.metadata().is_ok_and(|facts| facts.is_file())
     }
 
     fn open(&self) -> io::Result<Opened> {
         self.open_at(0)
     }
 
+    fn look(&self, most: usize) -> io::Result<(Box<dyn Read + Send>, bool)> {
+        match self.stream()? {
+            Some(stream) => stream.look(most),
+            None => Ok((self.open()?.bytes, false)),
+        }
+    }
+
     fn open_at(&self, offset: u64) -> io::Result<Opened> {
-        let mut file = fs::File::open(&self.0)?;
+        if let Some(stream) = self.stream()? {
+            return stream.open_at(offset);
+        }
+        let mut file = fs::File::open(&self.path)?;
         if offset > 0 {
             file.seek(SeekFrom::Start(offset))?;
         }
@@ -150,7 +182,7 @@ impl Source for FileSource {
     }
 
     fn path(&self) -> Option<&Path> {
-        Some(&self.0)
+        Some(&self.path)
     }
 }
 
@@ -281,6 +313,46 @@ mod tests {
         assert_eq!(all(stream.open().unwrap().bytes), b"some bytes");
         assert_eq!(stream.open().err().unwrap().to_string(), "a stream can be read only once");
         assert!(stream.look(1).is_err() && !stream.can_be_read_again());
+    }
+
+    /// A named pipe is opened once, and the bytes that were looked at are read again.
+    #[test]
+    fn a_pipe_at_a_path_is_a_stream() {
+        let path = std::env::temp_dir().join(format!("pgsluice-pipe-{}", std::process::id()));
+        let rights = nix::sys::stat::Mode::from_bits_truncate(0o600);
+        nix::unistd::mkfifo(&path, rights).unwrap();
+        let to = path.clone();
+        let writer = std::thread::spawn(move || fs::write(to, b"some bytes"));
+        let source = FileSource::new(&path);
+        let (reader, more) = source.clone().look(4).unwrap();
+        assert_eq!((all(reader), more), (b"some".to_vec(), true));
+        assert_eq!(all(source.open().unwrap().bytes), b"some bytes");
+        assert!(source.open().is_err() && source.look(1).is_err() && !source.can_be_read_again());
+        writer.join().unwrap().unwrap();
+        fs::remove_file(&path).unwrap();
+    }
+
+    /// A source that can be read only once and does not keep its first bytes cannot be looked at.
+    #[test]
+    fn a_look_that_would_take_bytes_from_the_load_is_an_error() {
+        #[derive(Debug)]
+        struct Unkept;
+        impl Source for Unkept {
+            fn name(&self) -> String {
+                "unkept".into()
+            }
+            fn length(&self) -> io::Result<Option<u64>> {
+                Ok(None)
+            }
+            fn can_be_read_again(&self) -> bool {
+                false
+            }
+            fn open(&self) -> io::Result<Opened> {
+                Ok(Opened { bytes: Box::new(Cursor::new(b"a,b\n")), version: None })
+            }
+        }
+        assert!(Unkept.look(1).is_err());
+        assert_eq!(all(Unkept.open().unwrap().bytes), b"a,b\n");
     }
 
     #[test]

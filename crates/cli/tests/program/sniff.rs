@@ -1,7 +1,9 @@
 //! Detecting the dialect of a file: `sniff`, the plan that it writes, and `--dialect auto`.
 
 use crate::common::{on_last_major, World};
+use std::fs;
 use std::process::{Command, Output};
+use std::thread;
 
 /// Runs `pgsluice sniff`, which needs no server.
 fn sniff(arguments: &[&str]) -> Output {
@@ -177,6 +179,29 @@ fn auto_takes_what_is_decided(world: &mut World) {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
+/// `--dialect auto` also takes a pipe by its path, such as `/dev/stdin`, a named pipe or the shell's
+/// `<(…)`. The records at which it looks are loaded, too.
+fn auto_looks_into_pipes(world: &mut World) {
+    let pipe = world.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for rows in [3, 200_000_u64] {
+        let lines: String = (0..rows).map(|i| format!("{i};name {i}\n")).collect();
+        let bytes = format!("id;name\n{lines}").into_bytes();
+        for from in ["/dev/stdin", "/dev/fd/0", pipe.as_str()] {
+            world.sql("DROP TABLE IF EXISTS made");
+            let (to, all) = (pipe.clone(), bytes.clone());
+            let writer = (from == pipe).then(|| thread::spawn(move || fs::write(to, all)));
+            let input: &[u8] = if from == pipe { b"" } else { &bytes };
+            let load = ["load", from, "--dialect", "auto", "--table", "made", "--create"];
+            let output = world.run_with(&load, input);
+            assert!(output.status.success(), "{from}: {output:?}");
+            writer.into_iter().for_each(|writer| writer.join().unwrap().unwrap());
+            let sums = world.sql("SELECT count(*) || ' ' || sum(id) FROM made");
+            assert_eq!(sums, format!("{rows} {}", rows * (rows - 1) / 2), "{from}");
+        }
+    }
+}
+
 /// Lines around the table are skipped, by the plan and by `--dialect auto`, in each file of a list.
 fn lines_around_the_table(world: &mut World) {
     let table = "Stock of the day\n\nid;name;weight\n1;a;1.5\n2;b;2.5\n3;c;3.5\n4;d;4.5\nrows: 4\n";
@@ -316,6 +341,7 @@ fn files_say_what_they_are() {
         what_was_read_is_said(&mut world);
         plans_are_checked(&mut world);
         auto_takes_what_is_decided(&mut world);
+        auto_looks_into_pipes(&mut world);
         lines_around_the_table(&mut world);
         lines_around_the_table_differ(&mut world);
         errors_have_the_dialect_as_their_hint(&mut world);
