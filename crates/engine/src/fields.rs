@@ -33,13 +33,6 @@ pub enum ValuePart {
 }
 
 impl FieldOptions {
-    /// Returns the additional spellings of NULL for a column.
-    pub fn nulls_of(&self, column: &str) -> Vec<Vec<u8>> {
-        let of = |name: &Option<String>| name.as_ref().map_or(true, |name| name == column);
-        let all = self.nulls.iter().filter(|(name, _)| of(name));
-        all.map(|(_, text)| text.clone().into_bytes()).collect()
-    }
-
     /// The expression for a column.
     pub fn expression_of(&self, column: &str) -> Option<&Expression> {
         self.expressions.iter().find(|expression| expression.column == column)

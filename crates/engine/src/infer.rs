@@ -301,7 +301,7 @@ impl Inference {
         let column = |name: &String| Seen {
             force_null: target.force_null.has(name),
             force_not_null: target.force_not_null.has(name),
-            nulls: target.fields.nulls_of(name),
+            nulls: target.nulls_of(name),
             possible: (1 << RANKED.len()) - 1,
             numbers: number::NumberColumn::default(),
             values: 0,

@@ -314,6 +314,15 @@ impl TargetOptions {
             foreign_keys: ForeignKeys::default(),
         }
     }
+
+    /// Returns the additional spellings of NULL for a column. In a column of `force_not_null`, such
+    /// a text is a value, as COPY's marker is there.
+    pub(crate) fn nulls_of(&self, column: &str) -> Vec<Vec<u8>> {
+        let of = |name: &Option<String>| name.as_ref().map_or(true, |name| name == column);
+        let forced = self.force_not_null.has(column);
+        let all = self.fields.nulls.iter().filter(|(name, _)| !forced && of(name));
+        all.map(|(_, text)| text.clone().into_bytes()).collect()
+    }
 }
 
 /// All options of a load.

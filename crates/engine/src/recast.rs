@@ -66,7 +66,7 @@ impl Recast {
         let kept = fields.iter().enumerate().filter_map(|(i, column)| Some((i, column.as_ref()?)));
         let field = |(index, column): (usize, &String)| Field {
             index,
-            nulls: target.fields.nulls_of(column),
+            nulls: target.nulls_of(column),
             force_null: target.force_null.has(column),
         };
         let kept: Vec<Field> = kept.map(field).collect();

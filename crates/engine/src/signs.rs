@@ -171,7 +171,11 @@ fn numbers_but(seen: &[(&Field, &ColumnFacts)]) -> Option<Text> {
 /// The note about NULL markers that CSV does not have.
 fn marker(seen: &[(&Field, &ColumnFacts)], options: &Options) -> Option<Text> {
     let dialect = options.input.dialect()?;
-    let own = |name: &str| options.target.fields.nulls_of(name).iter().any(|null| null == b"\\N");
+    let target = &options.target;
+    // The options say what \N means there.
+    let own = |name: &str| {
+        target.force_not_null.has(name) || target.nulls_of(name).iter().any(|null| null == b"\\N")
+    };
     let text = |ty: &Type| matches!(ty, Type::Text | Type::Varchar(_) | Type::Bpchar(_));
     let kept = seen.iter().filter(|(field, column)| {
         field.marker && text(&column.ty) && dialect.null != b"\\N" && !own(&column.name)

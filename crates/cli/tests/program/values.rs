@@ -113,6 +113,32 @@ fn spellings_of_null_are_held_to_rules() {
     assert_eq!(world.sql("SELECT min(pg_typeof(n)::text) || ' ' || sum(n) FROM u"), "integer 3");
 }
 
+/// In a column of `--force-not-null`, a text of `--null '*=TEXT'` is a value, by every method and
+/// for the types of `--create`.
+#[test]
+fn a_null_for_all_columns_leaves_values_where_null_is_forbidden() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        let file = world.file("na.csv", b"1,NA,NA\n2,,\n3,\"NA\",x\nNA,y,NA\n");
+        world.sql("CREATE TABLE t (a int, b text, c text)");
+        let null = ["--null", "*=NA", "--force-not-null"];
+        for method in METHODS {
+            world.sql("TRUNCATE t");
+            let load = [file.as_str(), "--table", "t", "--method", method];
+            world.load(&[&load[..], &null, &["b"]].concat()).unwrap();
+            let rows = "SELECT string_agg(concat_ws('|', coalesce(a::text, '-'), coalesce(b, '-'), \
+                coalesce(c, '-')), ' ' ORDER BY a) FROM t";
+            assert_eq!(world.sql(rows), "1|NA|- 2||- 3|NA|x -|y|-", "{method}");
+        }
+        let file = world.file("new.csv", b"id,n,m\n1,NA,NA\n2,3,4\n");
+        let create = [file.as_str(), "--table", "u", "--create", "--header"];
+        world.load(&[&create[..], &null, &["n"]].concat()).unwrap();
+        let types = "SELECT min(pg_typeof(n)::text) || ' ' || min(pg_typeof(m)::text) FROM u";
+        assert_eq!(world.sql(types), "text integer");
+        assert_eq!(world.sql("SELECT string_agg(n, ' ' ORDER BY id) || sum(m) FROM u"), "NA 34");
+    });
+}
+
 /// `--set` fills columns with a constant, the name of the file or the line number, by every method
 /// and in both formats.
 #[test]
