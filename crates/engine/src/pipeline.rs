@@ -10,13 +10,14 @@
 use crate::buffer_pool::BufferPool;
 use crate::encode::{Encoder, Prepared};
 use crate::error::{Error, Kind};
-use crate::input::{Counts, Part, Reader};
+use crate::input::{Chunk, Counts, Part, Reader};
 use crate::plan::Plan;
 use crate::report::Progress;
 use crate::session::lane::{Lane, Placed};
 use crate::watch::Stop;
-use crossbeam_channel::{bounded, Receiver, Select, Sender};
+use crossbeam_channel::{bounded, Receiver, RecvTimeoutError, Select, Sender};
 use std::collections::BTreeMap;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -79,16 +80,8 @@ pub fn run(
     for _ in 0..plan.encoders {
         let mut encoder = Encoder::new(plan.clone(), pool.clone());
         let (chunks, done_in, progress) = (chunks.clone(), done_in.clone(), progress.clone());
-        thread::spawn(move || {
-            for chunk in chunks {
-                let started = Instant::now();
-                let prepared = encoder.prepare(chunk);
-                progress.encoding.add(started.elapsed());
-                if done_in.send(prepared).is_err() {
-                    break;
-                }
-            }
-        });
+        let prepare = move |chunk| encoder.prepare(chunk);
+        thread::spawn(move || encode(prepare, &chunks, &done_in, &progress));
     }
     drop((chunks, done_in));
     let (lane_in, running): (Vec<_>, Vec<_>) =
@@ -113,13 +106,18 @@ type Running = JoinHandle<Result<Lane, Error>>;
 fn finish(
     reading: JoinHandle<Result<(), Error>>,
     running: Vec<Running>,
-    collected: bool,
+    collected: Result<bool, Error>,
     through: Through,
     user_stop: &Stop,
     stop: &Stop,
 ) -> Result<(Through, Vec<Lane>), Error> {
-    // If reading the input has failed, the lanes must not finish as if it had ended.
-    let read = if collected { reading.join().unwrap_or_else(|_| Err(panicked())) } else { Ok(()) };
+    // If reading the input has failed, or a part of it is lost, the lanes must not finish as if it
+    // had ended.
+    let (collected, read) = match collected {
+        Ok(true) => (true, reading.join().unwrap_or_else(|_| Err(panicked()))),
+        Ok(false) => (false, Ok(())),
+        Err(error) => (false, Err(error)),
+    };
     // An error that the reader has found in a record comes after errors of the server for earlier
     // records.
     let of_a_record = read.as_ref().is_err_and(|e| e.place().is_some());
@@ -167,7 +165,7 @@ fn panicked() -> Error {
 fn read(
     mut reader: Reader,
     permits: &Receiver<()>,
-    out: &Sender<crate::input::Chunk>,
+    out: &Sender<Chunk>,
     pool: &BufferPool,
     progress: &Progress,
     stop: &Stop,
@@ -181,11 +179,29 @@ fn read(
         progress.reading.add(started.elapsed());
         progress.bytes.set(reader.raw_bytes());
         let Some(chunk) = chunk else { break };
-        if out.send(chunk).is_err() {
+        // The encoders end before the reader only if the load stops, or if they have failed.
+        out.send(chunk).map_err(|_| panicked())?;
+    }
+    Ok(())
+}
+
+/// The work of an encoder's thread. If `prepare` panics, `None` reports that its chunk is lost: the
+/// other threads could take the gap for the end of the input, or wait for the chunk forever.
+fn encode(
+    mut prepare: impl FnMut(Chunk) -> Prepared,
+    chunks: &Receiver<Chunk>,
+    done: &Sender<Option<Prepared>>,
+    progress: &Progress,
+) {
+    for chunk in chunks {
+        let started = Instant::now();
+        let prepared = catch_unwind(AssertUnwindSafe(|| prepare(chunk))).ok();
+        progress.encoding.add(started.elapsed());
+        let lost = prepared.is_none();
+        if done.send(prepared).is_err() || lost {
             break;
         }
     }
-    Ok(())
 }
 
 /// Starts the thread of a lane. It ends with its COPY still open, because only later is it known
@@ -230,24 +246,35 @@ struct Collector {
 
 impl Collector {
     /// Returns whether the end of the input was reached.
-    fn collect(&mut self, done: &Receiver<Prepared>, permit: &Sender<()>, stops: &[&Stop]) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// An encoder has failed, and its chunk is lost.
+    fn collect(
+        &mut self,
+        done: &Receiver<Option<Prepared>>,
+        permit: &Sender<()>,
+        stops: &[&Stop],
+    ) -> Result<bool, Error> {
         let mut waiting = BTreeMap::new();
         let mut next = 0;
         loop {
             if stops.iter().any(|s| s.is_set()) {
-                return false;
+                return Ok(false);
             }
             match done.recv_timeout(Duration::from_millis(100)) {
-                Ok(prepared) => {
+                Ok(Some(prepared)) => {
                     waiting.insert(prepared.chunk.sequence, prepared);
                 }
-                Err(crossbeam_channel::RecvTimeoutError::Timeout) => continue,
-                Err(crossbeam_channel::RecvTimeoutError::Disconnected) => return true,
+                Ok(None) => return Err(panicked()),
+                Err(RecvTimeoutError::Timeout) => continue,
+                // A chunk that waits for an earlier one shows that the earlier one is lost.
+                Err(RecvTimeoutError::Disconnected) => return Ok(waiting.is_empty()),
             }
             while let Some(prepared) = waiting.remove(&next) {
                 next += 1;
                 if !self.hand_over(prepared) {
-                    return false;
+                    return Ok(false);
                 }
                 let _ = permit.try_send(());
             }
@@ -301,5 +328,79 @@ impl Collector {
             self.at = (self.at + 1) % self.lane_in.len();
         }
         sent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encode::Body;
+    use pgsluice_core::scan::Eol;
+
+    fn chunk(sequence: u64) -> Chunk {
+        let none = Counts::default();
+        Chunk {
+            sequence,
+            file: 0,
+            offset: 2 * sequence,
+            start: 2 * sequence,
+            eol: Eol::Nl,
+            part: Part::Whole,
+            stray: false,
+            damaged: None,
+            last: sequence == 2,
+            line: sequence,
+            passed: none,
+            known: none,
+            bytes: b"1\n".to_vec(),
+        }
+    }
+
+    fn prepared(chunk: Chunk) -> Prepared {
+        Prepared {
+            chunk: Arc::new(chunk),
+            recast: None,
+            body: Body::AsIs,
+            counts: Counts { records: 1, lines: 1 },
+            sent_lines: 1,
+            stray_quotes: 0,
+            hash: None,
+            fault: None,
+        }
+    }
+
+    /// Returns what the collector makes of these chunks, and how many of them a lane gets.
+    fn collected(done: &Receiver<Option<Prepared>>) -> (Result<bool, Error>, usize) {
+        let ((lane_in, lane), (permit, _permits)) = (bounded(3), bounded(3));
+        let through = Through::default();
+        let before = Counts::default();
+        let mut collector = Collector { lane_in: vec![lane_in], at: 0, before, file: 0, through };
+        (collector.collect(done, &permit, &[]), lane.len())
+    }
+
+    /// If an encoder fails at any chunk, also the last one, that is an error and not the end of the
+    /// input.
+    #[test]
+    fn a_chunk_that_is_lost_is_an_error() {
+        for lost in 0..4 {
+            let ((chunk_in, chunks), (done_in, done)) = (bounded(3), bounded(3));
+            (0..3).for_each(|sequence| chunk_in.send(chunk(sequence)).unwrap());
+            drop(chunk_in);
+            let prepare = move |chunk: Chunk| {
+                assert_ne!(chunk.sequence, lost, "a test of a thread that panics");
+                prepared(chunk)
+            };
+            let encoder =
+                thread::spawn(move || encode(prepare, &chunks, &done_in, &Progress::default()));
+            let (ended, count) = collected(&done);
+            encoder.join().unwrap();
+            assert_eq!(ended.map_err(|e| e.kind()).err(), (lost < 3).then_some(Kind::Internal));
+            assert_eq!(count, lost as usize);
+        }
+        // Whatever ends the encoders: a gap is not the end of the input.
+        let (done_in, done) = bounded(1);
+        done_in.send(Some(prepared(chunk(1)))).unwrap();
+        drop(done_in);
+        assert!(!collected(&done).0.unwrap());
     }
 }
