@@ -272,6 +272,7 @@ impl Rejects {
     }
 
     /// Removes the files if no record was rejected. Otherwise the next load would find empty files.
+    /// Keeps a file that has something of an earlier load.
     ///
     /// # Errors
     ///
@@ -283,7 +284,8 @@ impl Rejects {
         if file.held || rejected > 0 || self.is_recorded() {
             return Ok(());
         }
-        for path in [file.path.clone(), side_path(&file.path)] {
+        let reasons = (!file.reasons_held).then(|| side_path(&file.path));
+        for path in std::iter::once(file.path.clone()).chain(reasons) {
             fs::remove_file(&path)
                 .map_err(|e| Error::io("remove the empty", &path.display().to_string(), &e))?;
         }

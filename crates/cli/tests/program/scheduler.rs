@@ -280,6 +280,47 @@ fn rejects_of_repeated_loads_find_a_place() {
     let kept = ["--reject-file", &rejects, "--reject-existing", "append"];
     assert_eq!(world.run(&[&base[..], &kept[..]].concat()).status.code(), Some(0));
     assert_eq!(fs::read(&rejects).unwrap(), b"a,b\nq,y\n");
+    // It keeps the reasons, too, also if the user has removed the records.
+    let reasons = fs::read(format!("{rejects}.jsonl")).unwrap();
+    fs::remove_file(&rejects).unwrap();
+    assert_eq!(world.run(&[&base[..], &kept[..]].concat()).status.code(), Some(0));
+    assert!(!fs::exists(&rejects).unwrap());
+    assert_eq!(fs::read(format!("{rejects}.jsonl")).unwrap(), reasons);
+}
+
+/// Appended rejects end as those in the file do. If its last line was cut off, as by a load that was
+/// killed, they do not continue that line.
+#[test]
+fn appended_rejects_are_lines_of_the_file() {
+    let world = world();
+    let rejects = world.path("rejects.csv");
+    let reasons = format!("{rejects}.jsonl");
+    let append = ["--on-error", "reject", "--reject-file", &rejects, "--reject-existing", "append"];
+    for (i, (before, after)) in [
+        ("a,b\r\nq,y\r\n", "a,b\r\nq,y\r\nz,1\r\n"),
+        ("a,b\r\nq,y", "a,b\r\nq,y\r\nz,1\r\n"),
+        ("a,b\nq,y", "a,b\nq,y\nz,1\n"),
+        ("a,b", "a,b\nz,1\n"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for more in [&[][..], &["--once"]] {
+            fs::write(&rejects, before).unwrap();
+            fs::write(&reasons, "{\"file\":\"cut o").unwrap();
+            let records = format!("a,b\n{i},x\nz,1\n");
+            let bad = world.file(&format!("bad-{i}.csv"), records.as_bytes());
+            let load = ["load", &bad, "--table", "t", "--header"];
+            let output = world.run(&[&load[..], &append, more].concat());
+            assert_eq!(output.status.code(), Some(3), "{more:?}: {output:?}");
+            assert_eq!(fs::read_to_string(&rejects).unwrap(), after, "{more:?}");
+            let told = fs::read_to_string(&reasons).unwrap();
+            let (cut, reason) = told.split_once('\n').unwrap();
+            assert_eq!(cut, "{\"file\":\"cut o", "{more:?}");
+            let reason: Value = serde_json::from_str(reason).unwrap();
+            assert_eq!((&reason["record"], &reason["column"]), (&2.into(), &"a".into()));
+        }
+    }
 }
 
 /// Whether a process has a handler for a signal.

@@ -38,12 +38,16 @@ pub struct RejectFile {
     existing: Existing,
     /// it has rejects of an earlier load
     pub(super) held: bool,
+    /// the file of reasons has some of an earlier load
+    pub(super) reasons_held: bool,
     /// one of its records leaves a quote open
     open: bool,
     /// the source's header line, if it has one
     header: Option<Vec<u8>>,
     /// the line end of the file: that of the header or of the first record
     eol: Option<Vec<u8>>,
+    /// its last line has no end yet, since an earlier load was killed or the file was edited
+    cut_off: bool,
     /// the rules of its lines; `None` for tuples
     dialect: Option<Dialect>,
     records: Output,
@@ -75,21 +79,24 @@ impl RejectFile {
     /// A file already exists ([`io::ErrorKind::AlreadyExists`]) although it must not, or cannot be
     /// written. Then no new file is left.
     pub fn create(path: &Path, existing: Existing, form: RejectForm) -> io::Result<RejectFile> {
-        let (records, side, held) = pair(path, existing)?;
+        let (mut records, side, [held, reasons_held]) = pair(path, existing)?;
         let (dialect, header) = match form {
             RejectForm::Lines(dialect, header) => (Some(dialect), header),
             RejectForm::Tuples => (None, None),
         };
+        let (eol, cut_off) = lines_of(&mut records, dialect)?;
         let mut file = RejectFile {
             path: path.to_owned(),
             first: path.to_owned(),
             files: 1,
             existing,
             held,
+            reasons_held,
             // The rejects of an earlier load may leave a quote open.
             open: held,
             header: header.map(<[u8]>::to_vec),
-            eol: None,
+            eol,
+            cut_off,
             dialect: dialect.cloned(),
             records,
             side,
@@ -115,14 +122,7 @@ impl RejectFile {
             RejectForm::Lines(dialect, header) => (Some(dialect), header),
             RejectForm::Tuples => (None, None),
         };
-        let eol = match dialect {
-            Some(dialect) => {
-                let mut splitter = Splitter::new(dialect, Eol::Unknown);
-                splitter.feed(&records.head(HEAD)?);
-                splitter.eol().bytes().map(<[u8]>::to_vec)
-            }
-            None => None,
-        };
+        let (eol, cut_off) = lines_of(&mut records, dialect)?;
         let (held, last) = (records.bytes > 0, pairs.last().cloned().unwrap_or_default());
         let amount = Amount { records: last.records, lines: last.lines };
         Ok(RejectFile {
@@ -131,9 +131,11 @@ impl RejectFile {
             files: pairs.len() as u32,
             existing,
             held,
+            reasons_held: side.bytes > 0,
             open: held,
             header: header.map(<[u8]>::to_vec),
             eol,
+            cut_off,
             dialect: dialect.cloned(),
             records,
             side,
@@ -222,25 +224,34 @@ impl RejectFile {
             }
             self.records.cut()?;
             self.side.cut()?;
-            (self.held, self.open) = (false, false);
+            (self.held, self.open, self.cut_off) = (false, false, false);
             return Ok(());
         }
         let held;
-        (self.records, self.side, held) = pair(&self.path, self.existing)?;
+        (self.records, self.side, [held, _]) = pair(&self.path, self.existing)?;
         (self.held, self.open) = (held, held);
+        let eol;
+        (eol, self.cut_off) = lines_of(&mut self.records, self.dialect.as_ref())?;
+        self.eol = eol.or(self.eol.take());
         self.begin()
     }
 
-    /// For a recorded load, writes what precedes a record: the complete reason, so that no record
-    /// is without a reason, even if the program is killed.
-    fn precede(&mut self, reject: &Reject) -> io::Result<()> {
-        let Some(owned) = &mut self.owned else { return Ok(()) };
-        owned.amount.records += 1;
-        owned.amount.lines += reject.lines;
-        self.describe(reject)?;
-        self.side.flush()?;
-        if self.records.bytes == 0 {
-            self.begin()?;
+    /// Writes what precedes a record: for a recorded load, the complete reason, so that no record is
+    /// without a reason, even if the program is killed; and the end of a line that was cut off, so
+    /// that the record does not continue it.
+    fn precede(&mut self, reject: &Reject, eol: Eol) -> io::Result<()> {
+        if let Some(owned) = &mut self.owned {
+            owned.amount.records += 1;
+            owned.amount.lines += reject.lines;
+            self.describe(reject)?;
+            self.side.flush()?;
+            if self.records.bytes == 0 {
+                self.begin()?;
+            }
+        }
+        if std::mem::take(&mut self.cut_off) {
+            let end = self.eol.as_deref().or(eol.bytes()).unwrap_or(b"\n");
+            self.records.write_all(end)?;
         }
         Ok(())
     }
@@ -267,7 +278,7 @@ impl RejectFile {
             self.go_on()?;
         }
         self.open |= open;
-        self.precede(reject)?;
+        self.precede(reject, eol)?;
         self.put_record(bytes, eol)?;
         self.follow(reject)
     }
@@ -287,7 +298,7 @@ impl RejectFile {
             // Whether this record closes the quote is known only after it is written.
             self.go_on()?;
         }
-        self.precede(reject)?;
+        self.precede(reject, eol)?;
         let mut quotes = Quotes::new(&mut self.records, self.dialect.as_ref(), eol);
         // All but the last bytes, which may be its line end and what affects the line end.
         io::copy(&mut bytes.take(reject.length.saturating_sub(TAIL)), &mut quotes)?;
@@ -356,13 +367,27 @@ impl RejectFile {
     }
 }
 
-/// Opens the file of records and the file of reasons. Returns also whether the first has records.
-fn pair(path: &Path, existing: Existing) -> io::Result<(Output, Output, bool)> {
+/// Returns the line end of a file of records, if its first record shows one, and whether its last
+/// line was cut off.
+fn lines_of(
+    records: &mut Output,
+    dialect: Option<&Dialect>,
+) -> io::Result<(Option<Vec<u8>>, bool)> {
+    // A new file may not be open for reading.
+    let (Some(dialect), 1..) = (dialect, records.length()?) else { return Ok((None, false)) };
+    let mut splitter = Splitter::new(dialect, Eol::Unknown);
+    splitter.feed(&records.head(HEAD)?);
+    Ok((splitter.eol().bytes().map(<[u8]>::to_vec), records.is_cut_off()?))
+}
+
+/// Opens the file of records and the file of reasons. Returns also for each whether it has some of
+/// an earlier load.
+fn pair(path: &Path, existing: Existing) -> io::Result<(Output, Output, [bool; 2])> {
     let open = |path: &Path| {
         let mut how = OpenOptions::new();
         match existing {
             Existing::Error => how.write(true).create_new(true),
-            Existing::Append => how.append(true).create(true),
+            Existing::Append => how.read(true).append(true).create(true),
             Existing::Replace => how.write(true).create(true).truncate(true),
         };
         how.open(path)
@@ -370,8 +395,10 @@ fn pair(path: &Path, existing: Existing) -> io::Result<(Output, Output, bool)> {
     let records = open(path)?;
     match open(&side_path(path)) {
         Ok(side) => {
-            let held = records.metadata()?.len() > 0;
-            Ok((Output::new(records), Output::new(side), held))
+            let held = [records.metadata()?.len() > 0, side.metadata()?.len() > 0];
+            let (records, mut side) = (Output::new(records), Output::new(side));
+            side.end_line()?;
+            Ok((records, side, held))
         }
         Err(e) => {
             if existing == Existing::Error {

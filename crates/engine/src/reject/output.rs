@@ -3,6 +3,7 @@
 use blake3::Hasher;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 
 /// The number of bytes that are read and hashed at a time.
 const BLOCK: usize = 256 << 10;
@@ -68,6 +69,32 @@ impl Output {
         file.take(most).read_to_end(&mut bytes)?;
         self.file.seek(SeekFrom::Start(self.bytes))?;
         Ok(bytes)
+    }
+
+    /// Whether the last line of the file lacks its end. All bytes must be in the file.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    pub fn is_cut_off(&self) -> io::Result<bool> {
+        let mut last = [b'\n'];
+        if let Some(at) = self.length()?.checked_sub(1) {
+            self.file.get_ref().read_exact_at(&mut last, at)?;
+        }
+        Ok(!matches!(last, [b'\n' | b'\r']))
+    }
+
+    /// Ends the last line of the file, so that the next one does not continue it.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read or written.
+    pub fn end_line(&mut self) -> io::Result<()> {
+        if self.is_cut_off()? {
+            self.write_all(b"\n")?;
+            self.sync()?;
+        }
+        Ok(())
     }
 
     /// The hash in the input format of `bytea`.

@@ -122,15 +122,20 @@ impl Reserved {
         // A load that held the lock may have written to the files before it ended.
         free()?;
         let whole = if existing == Existing::Append { u64::MAX } else { 0 };
-        let mut last = outputs(path, whole).map_err(|e| failed("open", path, &e))?;
-        let mut pairs = vec![state(path, &last, (0, 0))];
+        let opened = |path: &Path| outputs(path, whole).map_err(|e| failed("open", path, &e));
+        let (mut name, mut last, mut pairs) = (path.to_owned(), opened(path)?, Vec::new());
         let mut number = 2;
         while whole > 0 && numbered(path, number).exists() {
-            let path = numbered(path, number);
-            last = outputs(&path, whole).map_err(|e| failed("open", &path, &e))?;
-            pairs.push(state(&path, &last, (0, 0)));
+            pairs.push(state(&name, &last, (0, 0)));
+            name = numbered(path, number);
+            last = opened(&name)?;
             number += 1;
         }
+        if whole > 0 {
+            // The first new reason must be a line by itself, also where it is checked later.
+            last.1.end_line().map_err(|e| failed("write", &side_path(&name), &e))?;
+        }
+        pairs.push(state(&name, &last, (0, 0)));
         let mut reserved = Reserved { records: last.0, side: last.1, pairs, lock };
         reserved.cut()?;
         Ok(reserved)
