@@ -125,7 +125,10 @@ fn stop_on_signal(
                 "\nstopping: the server rolls back what is not committed; press Ctrl-C again not to wait for it"
             ));
         }
-        watch.cancel();
+        // In another thread: a server that does not answer holds it up, and only this one receives
+        // the second signal.
+        let watch = watch.clone();
+        thread::spawn(move || watch.cancel());
         thread::sleep(GRACE);
         if !begun.load(Ordering::SeqCst) {
             end("stopped before the load began");

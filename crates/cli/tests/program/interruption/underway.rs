@@ -1,9 +1,11 @@
 //! While a load waits for its input, the server dies, the connection is cut, or the user stops the
 //! load. Nothing is loaded in each case.
 
-use crate::common::{on_each_major, signal, wait_until, Signal, World};
+use crate::common::{each_major, on_each_major, signal, wait_until, Signal, World};
 use std::io::{self, BufWriter, Write};
 use std::process::{Child, ChildStdin};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// The loader's sessions. Their state does not identify them, as `staged` is in a COPY only for
 /// moments.
@@ -111,4 +113,48 @@ fn lost_stopped_and_killed() {
         interrupted(&mut world);
         killed(&mut world);
     });
+}
+
+/// Waits for the end of a process for a limited time. Returns whether it has ended.
+fn ends_within(child: &mut Child, seconds: u64) -> bool {
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > Duration::from_secs(seconds) {
+            return false;
+        }
+        sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+/// The server executes a long statement and accepts no request to cancel it, since the postmaster is
+/// stopped. After the first Ctrl-C, the load waits for the server; after the second one, it ends.
+#[test]
+fn a_second_signal_does_not_wait_for_the_server() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql(
+        "CREATE TABLE t (a int, b text);
+         CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS
+           'BEGIN PERFORM pg_sleep(3600); RETURN new; END';
+         CREATE TRIGGER f BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f()",
+    );
+    let file = world.file("row.csv", b"1,some text\n");
+    let mut load = world.start(&["load", &file, "--table", "t"]);
+    let sleeping = format!("SELECT count(*) FROM {SESSIONS} AND wait_event = 'PgSleep'");
+    wait_until(|| "the trigger does not run".into(), || world.sql(&sleeping) == "1");
+    let postmaster = u32::try_from(world.server.pid().unwrap()).unwrap();
+    assert!(signal(postmaster, Signal::SIGSTOP));
+    signal(load.id(), Signal::SIGINT);
+    let early = ends_within(&mut load, 2);
+    signal(load.id(), Signal::SIGINT);
+    let ended = ends_within(&mut load, 20);
+    signal(postmaster, Signal::SIGCONT);
+    let _ = load.kill();
+    let output = load.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!early && ended, "{early} {ended}: {said}");
+    assert_eq!(output.status.code(), Some(7), "{said}");
+    assert!(said.contains("stopped without waiting for the server"), "{said}");
+    world.sql(&format!("SELECT pg_terminate_backend(pid) FROM {SESSIONS}"));
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
 }
