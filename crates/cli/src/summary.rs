@@ -8,13 +8,14 @@ use crate::arguments::spare;
 use crate::failure::{code, Failure, Problem};
 use crate::moment::{self, Moment};
 use crate::output;
-use pgsluice_engine::io_message;
 use pgsluice_engine::options::Options;
+use pgsluice_engine::{io_message, Error};
 use serde::Serialize;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The summary: the result of the run, and its details.
@@ -51,15 +52,16 @@ pub struct SummaryFile {
 }
 
 impl SummaryFile {
-    /// Writes the status `running`. The path must not be an input file.
+    /// Writes the status `running`. The path must not be an input file or a reject file.
     ///
     /// # Errors
     ///
-    /// The file cannot be written, or it is an input file.
+    /// The file cannot be written, or it is an input file or a reject file.
     pub fn open(path: &Path, options: &Options) -> Result<SummaryFile, Failure> {
         let to_file = path != Path::new("-");
         if to_file {
             spare(&options.input.sources, path)?;
+            options.rejects.iter().try_for_each(|rejects| spare_rejects(&rejects.file, path))?;
         }
         let path = to_file.then(|| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()));
         let file = SummaryFile {
@@ -166,6 +168,32 @@ impl SummaryFile {
             Some(path) => writeln!(File::options().write(true).open(path)?, "{text}"),
         }
     }
+}
+
+/// Checks that the summary does not replace rejects: the reject file, further ones with numbers, or
+/// the reasons of one of these.
+fn spare_rejects(rejects: &Path, summary: &Path) -> Result<(), Failure> {
+    let (Some(rejects), Some(path)) = (absolute(rejects), absolute(summary)) else { return Ok(()) };
+    let more = path.as_os_str().as_bytes().strip_prefix(rejects.as_os_str().as_bytes());
+    let number = more.map(|more| more.strip_suffix(b".jsonl").unwrap_or(more));
+    let same = match number {
+        Some([b'.', digits @ ..]) => digits.iter().all(u8::is_ascii_digit),
+        other => other.is_some_and(<[u8]>::is_empty),
+    };
+    if same {
+        let message = format!("{} is a reject file and cannot be the summary", summary.display());
+        return Err(Error::usage(message)
+            .with_hint("--summary and --reject-file need different names")
+            .into());
+    }
+    Ok(())
+}
+
+/// The absolute name of a file that need not exist yet; `None` if its folder does not exist.
+fn absolute(path: &Path) -> Option<PathBuf> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let new = || Some(folder.unwrap_or(Path::new(".")).canonicalize().ok()?.join(path.file_name()?));
+    path.canonicalize().ok().or_else(new)
 }
 
 /// The path of the summary in a command line that is otherwise wrong.

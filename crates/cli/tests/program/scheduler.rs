@@ -132,6 +132,38 @@ fn the_summary_has_wrong_usage_too() {
     assert!(!fs::read_to_string(&summary).unwrap().contains("s3cr3t"));
 }
 
+/// The summary of a load would replace its rejects if both had one file: that is wrong usage, and
+/// nothing is loaded or written.
+#[test]
+fn the_summary_is_no_reject_file() {
+    let mut world = world();
+    let bad = world.file("bad.csv", b"1,x\nq,y\n");
+    let rejects = world.path("rejects.csv");
+    let beside = format!("{}/./rejects.csv", world.path("."));
+    std::os::unix::fs::symlink(&rejects, world.path("link")).unwrap();
+    let base = ["--table", "t", "--on-error", "reject", "--reject-file", &rejects, "--summary"];
+    for (before, summary) in [
+        (None, rejects.clone()),
+        (None, beside),
+        (None, format!("{rejects}.jsonl")),
+        (None, format!("{rejects}.2")),
+        (None, format!("{rejects}.3.jsonl")),
+        (Some("kept"), world.path("link")),
+    ] {
+        before.iter().for_each(|bytes| fs::write(&rejects, bytes).unwrap());
+        let output = world.run(&[&["load", &bad], &base[..], &[&summary]].concat());
+        assert_eq!(output.status.code(), Some(2), "{summary}: {output:?}");
+        assert!(said(&output).contains("is a reject file and cannot be the summary"), "{output:?}");
+        let left = fs::read_to_string(&summary).ok();
+        assert_eq!(left.as_deref(), before, "{summary}");
+    }
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+    fs::remove_file(&rejects).unwrap();
+    let summary = format!("{rejects}.json");
+    let output = world.run(&[&["load", &bad], &base[..], &[&summary]].concat());
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+}
+
 /// A file whose content does not match the options is bad data: exit code 4 and a hint.
 #[test]
 fn wrong_content_is_bad_data() {
