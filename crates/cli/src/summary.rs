@@ -192,7 +192,8 @@ fn spare_rejects(rejects: &Path, summary: &Path) -> Result<(), Failure> {
 /// The absolute name of a file that need not exist yet; `None` if its folder does not exist.
 fn absolute(path: &Path) -> Option<PathBuf> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let new = || Some(folder.unwrap_or(Path::new(".")).canonicalize().ok()?.join(path.file_name()?));
+    let new =
+        || Some(folder.unwrap_or(Path::new(".")).canonicalize().ok()?.join(path.file_name()?));
     path.canonicalize().ok().or_else(new)
 }
 

@@ -126,7 +126,8 @@ fn a_null_for_all_columns_leaves_values_where_null_is_forbidden() {
             world.sql("TRUNCATE t");
             let load = [file.as_str(), "--table", "t", "--method", method];
             world.load(&[&load[..], &null, &["b"]].concat()).unwrap();
-            let rows = "SELECT string_agg(concat_ws('|', coalesce(a::text, '-'), coalesce(b, '-'), \
+            let rows =
+                "SELECT string_agg(concat_ws('|', coalesce(a::text, '-'), coalesce(b, '-'), \
                 coalesce(c, '-')), ' ' ORDER BY a) FROM t";
             assert_eq!(world.sql(rows), "1|NA|- 2||- 3|NA|x -|y|-", "{method}");
         }
