@@ -124,7 +124,8 @@ pub(super) fn candidates(
 ) -> Result<Vec<KnownSource>, Error> {
     const COLUMNS: &str = "SELECT number, name, size, state, options, coalesce(same_as, number), \
          '\\x' || pg_catalog.encode(head, 'hex'), '\\x' || pg_catalog.encode(tail, 'hex'), \
-         '\\x' || pg_catalog.encode(header, 'hex'), load \
+         (SELECT '\\x' || pg_catalog.encode(h.hash, 'hex') FROM pgsluice_loads.headers h \
+           WHERE h.source = sources.number), load \
          FROM pgsluice_loads.sources WHERE target = $1::oid";
     let target = target.to_string();
     let row = |file: usize, by_name: bool, row: &[Option<String>]| KnownSource {

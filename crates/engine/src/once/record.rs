@@ -18,7 +18,7 @@
 
 use super::identity::{Ends, Seen};
 use super::lookup::{number, pieces};
-use super::names::add_names;
+use super::names::{add_names, put_files};
 use super::parts;
 use super::rejects::{self, Taken};
 use crate::error::{Error, Kind};
@@ -29,7 +29,7 @@ use crate::reject::{Amount, Earlier, Kept, Reserved};
 use crate::report::Counter;
 use crate::session::conn::Conn;
 use serde::Serialize;
-use serde_json::{json, Value};
+use serde_json::Value;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -250,54 +250,9 @@ impl Recording {
     pub(super) fn put_sources(&self, conn: &mut Conn) -> Result<Vec<i64>, Error> {
         let mut numbers = Vec::with_capacity(self.files.len());
         for files in self.files.chunks(BATCH) {
-            numbers.extend(self.put_some(conn, files)?);
+            numbers.extend(put_files(conn, self.load, &self.target, files, &self.fingerprint)?);
         }
         Ok(numbers)
-    }
-
-    fn put_some(&self, conn: &mut Conn, files: &[Wanted]) -> Result<Vec<i64>, Error> {
-        let row = |(index, file): (usize, &Wanted)| {
-            let Wanted { seen, ends, begun, whole } = file;
-            json!({ "file": index, "number": begun, "name": seen.name, "size": seen.size,
-                "modified": seen.modified, "head": ends.head, "tail": ends.tail,
-                "header": ends.header, "whole": whole })
-        };
-        let rows = Value::from_iter(files.iter().enumerate().map(row)).to_string();
-        let (load, oid) = (self.load.to_string(), self.target.oid.to_string());
-        let of_file = "pg_catalog.jsonb_to_recordset($1::jsonb) AS f(file integer, number bigint, \
-            name text, size bigint, modified bigint, head bytea, tail bytea, header bytea, whole boolean)";
-        // A stream that was loaded as a whole stays complete, even if this comparison fails.
-        conn.query(
-            &format!(
-                "UPDATE pgsluice_loads.sources s SET load = $2::bigint, name = f.name, \
-                   state = CASE WHEN f.whole THEN state ELSE 'loading' END, \
-                   completed = CASE WHEN f.whole THEN completed END, \
-                   options = $3::jsonb, size = f.size, modified = f.modified, head = f.head, tail = f.tail, \
-                   header = f.header \
-                 FROM {of_file} WHERE s.number = f.number"
-            ),
-            &[Some(&rows), Some(&load), Some(&self.fingerprint)],
-        )?;
-        conn.query(
-            &format!(
-                "INSERT INTO pgsluice_loads.sources \
-                   (target, name, size, modified, head, tail, header, options, load) \
-                 SELECT $3::oid, name, size, modified, head, tail, header, $4::jsonb, $2::bigint \
-                 FROM {of_file} WHERE number IS NULL ORDER BY file"
-            ),
-            &[Some(&rows), Some(&load), Some(&oid), Some(&self.fingerprint)],
-        )?;
-        let found = conn.query(
-            &format!(
-                "SELECT s.number FROM {of_file} JOIN pgsluice_loads.sources s \
-                   ON s.target = $3::oid AND s.name = f.name AND s.load = $2::bigint ORDER BY f.file"
-            ),
-            &[Some(&rows), Some(&load), Some(&oid)],
-        )?;
-        if found.len() != files.len() {
-            return Err(Error::defect("the ledger has another number of files"));
-        }
-        Ok(found.iter().map(|row| number(&row[0])).collect())
     }
 
     /// Adds names of files that have the same bytes as a file of the load.

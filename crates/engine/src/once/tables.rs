@@ -4,6 +4,10 @@
 //! A role can read and write the rows about the tables into which it may insert: a role that may
 //! insert rows may also record which ones are loaded. `target` is a `regclass`. So a dump restores
 //! it by name, and a table that was dropped and created again begins without a history.
+//!
+//! An upgrade only creates tables. A running load has read `sources` in the transaction that holds
+//! its claims. A statement that alters such a table would wait for the end of that load, and the
+//! lanes of the load would wait for that statement.
 
 use super::slices;
 use crate::error::Error;
@@ -72,11 +76,21 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.leases, pgsluice_loads.pa
 ";
 
 /// What version 6 adds.
-const HEADER: &str = "ALTER TABLE pgsluice_loads.sources ADD COLUMN header bytea;";
+const HEADERS: &str = "
+CREATE TABLE pgsluice_loads.headers (
+    source bigint PRIMARY KEY REFERENCES pgsluice_loads.sources ON DELETE CASCADE,
+    hash bytea
+);
+COMMENT ON TABLE pgsluice_loads.headers IS 'BLAKE3 hashes of the headers of sources';
+ALTER TABLE pgsluice_loads.headers ENABLE ROW LEVEL SECURITY;
+CREATE POLICY may_insert ON pgsluice_loads.headers
+    USING (EXISTS (SELECT FROM pgsluice_loads.sources s WHERE s.number = source));
+GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.headers TO PUBLIC;
+";
 
 /// The tables of version 1. The first load that needs them creates them in one transaction,
 /// together with [`REJECT_FILES`], [`node_commits::CREATE`] (version 3), [`slices::CREATE`]
-/// (version 4), [`PARTS`] and [`HEADER`].
+/// (version 4), [`PARTS`] and [`HEADERS`].
 const CREATE: &str = "
 CREATE TABLE pgsluice_loads.version (
     one_row boolean PRIMARY KEY DEFAULT true CHECK (one_row),
@@ -163,7 +177,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.loads, pgsluice_loads.sou
 /// run.
 pub fn statements() -> String {
     let (of_3, of_4) = (node_commits::CREATE, slices::CREATE);
-    format!("BEGIN;{}{CREATE}{REJECT_FILES}{of_3}{of_4}{PARTS}{HEADER}COMMIT;", ledger::CREATE)
+    format!("BEGIN;{}{CREATE}{REJECT_FILES}{of_3}{of_4}{PARTS}{HEADERS}COMMIT;", ledger::CREATE)
 }
 
 /// Creates the tables if they are missing, and upgrades tables of earlier versions. Call this
@@ -185,12 +199,12 @@ pub(crate) fn ensure(conn: &mut Conn) -> Result<(), Error> {
     let (of_2, of_3, of_4) = (REJECT_FILES, node_commits::CREATE, slices::CREATE);
     let now = format!("UPDATE pgsluice_loads.version SET version = {VERSION}");
     let missing = match version(conn)? {
-        None => format!("{CREATE}{of_2}{of_3}{of_4}{PARTS}{HEADER}"),
-        Some(1) => format!("{of_2}{of_3}{of_4}{PARTS}{HEADER}{now}"),
-        Some(2) => format!("{of_3}{of_4}{PARTS}{HEADER}{now}"),
-        Some(3) => format!("{of_4}{PARTS}{HEADER}{now}"),
-        Some(4) => format!("{PARTS}{HEADER}{now}"),
-        Some(5) => format!("{HEADER}{now}"),
+        None => format!("{CREATE}{of_2}{of_3}{of_4}{PARTS}{HEADERS}"),
+        Some(1) => format!("{of_2}{of_3}{of_4}{PARTS}{HEADERS}{now}"),
+        Some(2) => format!("{of_3}{of_4}{PARTS}{HEADERS}{now}"),
+        Some(3) => format!("{of_4}{PARTS}{HEADERS}{now}"),
+        Some(4) => format!("{PARTS}{HEADERS}{now}"),
+        Some(5) => format!("{HEADERS}{now}"),
         Some(VERSION) => String::new(),
         Some(other) => return Err(of_another(other)),
     };

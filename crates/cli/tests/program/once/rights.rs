@@ -1,7 +1,7 @@
 //! Roles and the tables of the ledger.
 
-use super::{lines, world};
-use crate::common::psql;
+use super::{lines, start, world};
+use crate::common::{psql, wait_until};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -70,16 +70,14 @@ fn tables_of_an_earlier_version_are_brought_to_this_one_and_later_ones_are_refus
     let all = "SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class \
         WHERE relnamespace = 'pgsluice_loads'::regnamespace AND relkind = 'r'";
     let tables = world.sql(all);
-    let of_5 = "parts, pgsluice_loads.leases";
+    let of_6 = "headers";
+    let of_5 = format!("parts, pgsluice_loads.leases, pgsluice_loads.{of_6}");
     let of_4 = format!("slices, pgsluice_loads.{of_5}");
     let of_3 = format!("node_commits, pgsluice_loads.{of_4}");
     let of_2 = format!("reject_files, pgsluice_loads.{of_3}");
-    for (version, lacks) in [(1, of_2.as_str()), (2, &of_3), (3, &of_4), (4, of_5), (5, "")] {
-        if !lacks.is_empty() {
-            world.sql(&format!("DROP TABLE pgsluice_loads.{lacks}"));
-        }
+    for (version, lacks) in [(1, of_2.as_str()), (2, &of_3), (3, &of_4), (4, &of_5), (5, of_6)] {
         world.sql(&format!(
-            "ALTER TABLE pgsluice_loads.sources DROP COLUMN header; UPDATE pgsluice_loads.version SET version = {version}"
+            "DROP TABLE pgsluice_loads.{lacks}; UPDATE pgsluice_loads.version SET version = {version}"
         ));
         let listed = world.run(&["loads", "list"]);
         let said = String::from_utf8_lossy(&listed.stderr).into_owned();
@@ -92,4 +90,23 @@ fn tables_of_an_earlier_version_are_brought_to_this_one_and_later_ones_are_refus
     world.sql("UPDATE pgsluice_loads.version SET version = 7");
     let said = world.load(&[&path, "--table", "t", "--once"]).unwrap_err();
     assert!(said.contains("version 7"), "{said}");
+}
+
+/// The next load upgrades the ledger while a load of an earlier version is running, and does not
+/// wait for its end.
+#[test]
+fn an_upgrade_does_not_wait_for_a_running_load() {
+    let mut world = world();
+    let (a, b) = (world.file("a.csv", &lines(0, 10)), world.file("b.csv", &lines(10, 10)));
+    world.load(&[&a, "--table", "t", "--once"]).unwrap();
+    world.sql("DROP TABLE pgsluice_loads.headers; UPDATE pgsluice_loads.version SET version = 5");
+    // The earlier load has read `sources` in the transaction that holds its claims.
+    world.sql("BEGIN; SELECT count(*) FROM pgsluice_loads.sources");
+    let mut next = start(&world, &[&b]);
+    wait_until(|| "the upgrade waits".into(), || next.try_wait().unwrap().is_some());
+    let output = next.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    world.sql("COMMIT");
+    assert_eq!(world.sql("SELECT version FROM pgsluice_loads.version"), "6");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "20");
 }
