@@ -210,8 +210,7 @@ impl Found<'_> {
     /// Ends a load that has nothing new to load.
     fn nothing(self, mut guard: Conn, target: Target) -> Result<Box<NothingNew>, Error> {
         let files: Vec<String> = self.sources.iter().map(|s| s.name()).collect();
-        add_names(&mut guard, &target, &self.aliases, &self.fingerprint.json(), 0)?;
-        touch(&mut guard, &self.touched)?;
+        self.settle(&mut guard, &target)?;
         guard.exec("COMMIT")?;
         let files_known = files.len() as u64;
         let nothing = format!("nothing new: all files ({files_known}) were loaded before");
@@ -328,6 +327,7 @@ impl Found<'_> {
                     self.notes.add(About::Loaded, note);
                     let ends = ends.clone();
                     self.aliases.push(Alias { seen, ends, same_as: row.content });
+                    self.replaced.extend(failed);
                     return Ok(());
                 }
                 Compared::Same(_) => {
@@ -414,6 +414,7 @@ impl Found<'_> {
                     format!("{name} has the same bytes as {other}, and they are loaded once");
                 self.notes.add(About::Copies, note);
                 self.copies.push((wanted.seen, wanted.ends, *place));
+                self.replaced.extend(wanted.begun);
                 return Ok(());
             }
         }

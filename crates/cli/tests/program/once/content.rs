@@ -148,6 +148,28 @@ fn a_failed_attempt_hides_nothing() {
     assert_eq!(counts(&mut world), thrice(120_000));
 }
 
+/// After a failed load, a file is overwritten with a copy of another one. From then on, another
+/// header is a change.
+#[test]
+fn a_failed_attempt_does_not_hide_another_header() {
+    let mut world = world();
+    for (names, from, together) in [(["a", "b"], 0, false), (["c", "d"], 10, true)] {
+        let of_header = |header: &[u8]| [header, &lines(from, 10)].concat();
+        let copy = world.file(names[0], b"b,a\nx,y\n");
+        load(&world, &[&copy, "--header"]).unwrap_err();
+        let file = world.file(names[1], &of_header(b"a,b\n"));
+        fs::write(&copy, of_header(b"a,b\n")).unwrap();
+        if !together {
+            load(&world, &[&file, "--header"]).unwrap();
+        }
+        load(&world, &[&file, &copy, "--header"]).unwrap();
+        fs::write(&copy, of_header(b"b,a\n")).unwrap();
+        let said = load(&world, &[&copy, "--header"]).unwrap_err();
+        assert!(said.contains("has changed since it was loaded"), "{names:?}: {said}");
+    }
+    assert_eq!(counts(&mut world), thrice(20));
+}
+
 /// The ledger belongs to the table, not to its name. A table that is created again has no loads,
 /// and a renamed one keeps its own.
 #[test]
