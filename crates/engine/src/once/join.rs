@@ -10,7 +10,7 @@ use super::identity::{Ends, Seen};
 use super::lookup::{claim, shared_rows};
 use super::parts::{self, Left, SharedPart};
 use super::record::{new_load, Recording, Target, Wanted};
-use super::unclaimed::{check_claims, stop_unclaimed};
+use super::unclaimed::{check_claims, incomplete_rows, stop_unclaimed};
 use super::{begin_transaction, limit_pause, open, Found, NothingNew};
 use crate::error::Error;
 use crate::options::{FileFormat, Options};
@@ -85,9 +85,13 @@ pub(crate) fn join(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Resu
     let begun = found.begun_by_others(&mut conn, &target, &left, &ends)?;
     let joined: HashSet<usize> = begun.iter().map(|(i, _)| *i).collect();
     let left: Vec<usize> = left.into_iter().filter(|i| !joined.contains(i)).collect();
-    let unclaimed = found.unclaimed(&mut conn, &target, &left, &ends)?;
-    stop_unclaimed(&mut conn, &unclaimed, true)?;
-    found.decide(&mut conn, &target, &left, &ends)?;
+    let mut rows = found.rows(&mut conn, &target, &left, &ends)?;
+    let unclaimed = incomplete_rows(&rows);
+    if !unclaimed.is_empty() {
+        stop_unclaimed(&mut conn, &unclaimed, true)?;
+        rows = found.rows(&mut conn, &target, &left, &ends)?;
+    }
+    found.decide(&mut conn, &left, &ends, rows)?;
     if begun.is_empty() && found.wanted.is_empty() && found.others.is_empty() {
         conn.exec("COMMIT")?;
         return found.nothing(guard, target).map(Joined::Nothing);

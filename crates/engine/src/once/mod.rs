@@ -49,7 +49,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use table::{check_partitions, target};
-use unclaimed::{check_claims, stop_unclaimed};
+use unclaimed::{check_claims, incomplete_rows, stop_unclaimed};
 
 /// A load that has begun: some of its sources are not complete.
 pub(crate) struct Once {
@@ -107,14 +107,16 @@ pub(crate) fn begin(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Res
         claim(&mut guard, target.oid, &files, false, waiting)?;
         // Another load may have completed some of them while this one waited.
         left = found.incomplete(&mut guard, &target, left)?;
-        let unclaimed = found.unclaimed(&mut guard, &target, &left, &ends)?;
+        let mut rows = found.rows(&mut guard, &target, &left, &ends)?;
+        let unclaimed = incomplete_rows(&rows);
         if !unclaimed.is_empty() {
             let conn = conn.insert(watch.connect(&options.target.url)?);
             begin_transaction(conn, options)?;
             stop_unclaimed(conn, &unclaimed, false)?;
             conn.exec("COMMIT")?;
+            rows = found.rows(&mut guard, &target, &left, &ends)?;
         }
-        found.decide(&mut guard, &target, &left, &ends)?;
+        found.decide(&mut guard, &left, &ends, rows)?;
     }
     if found.wanted.is_empty() {
         return found.nothing(guard, target).map(Begun::Nothing);
@@ -253,21 +255,33 @@ impl Found<'_> {
         Ok(sources.into_iter().filter(|i| !complete.contains(i)).collect())
     }
 
-    /// Decides for each source whether it is new, continues an earlier load, or is loaded.
-    fn decide(
-        &mut self,
+    /// Returns the rows of `sources` that may be about these sources.
+    fn rows(
+        &self,
         conn: &mut Conn,
         target: &Target,
         sources: &[usize],
         ends: &HashMap<usize, Ends>,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<KnownSource>, Error> {
         let files: Vec<_> = sources.iter().map(|i| (*i, &self.seen[*i], &ends[i])).collect();
-        let mut rows: HashMap<usize, Vec<KnownSource>> = HashMap::new();
-        for row in candidates(conn, target.oid, &files)? {
-            rows.entry(row.file).or_default().push(row);
+        candidates(conn, target.oid, &files)
+    }
+
+    /// Decides for each source whether it is new, continues an earlier load, or is loaded. No load
+    /// that has begun one of the incomplete `rows` may be running without its claims.
+    fn decide(
+        &mut self,
+        conn: &mut Conn,
+        sources: &[usize],
+        ends: &HashMap<usize, Ends>,
+        rows: Vec<KnownSource>,
+    ) -> Result<(), Error> {
+        let mut by_file: HashMap<usize, Vec<KnownSource>> = HashMap::new();
+        for row in rows {
+            by_file.entry(row.file).or_default().push(row);
         }
         for i in sources {
-            let rows = rows.remove(i).unwrap_or_default();
+            let rows = by_file.remove(i).unwrap_or_default();
             self.decide_one(conn, *i, &ends[i], &rows)?;
         }
         Ok(())

@@ -6,13 +6,10 @@
 //! sees all that the earlier load has committed, and the earlier load commits nothing later
 //! (`record`). For this to find each load, a load is registered while it has its claims.
 
-use super::identity::Ends;
-use super::lookup::candidates;
-use super::record::Target;
-use super::{parts, Found};
+use super::lookup::KnownSource;
+use super::parts;
 use crate::error::Error;
 use crate::session::conn::Conn;
-use std::collections::HashMap;
 
 /// Checks that a load still has its claims after it was registered. Another load with the same
 /// claims either had them before, or finds this load.
@@ -20,24 +17,15 @@ pub(super) fn check_claims(guard: &mut Conn) -> Result<(), Error> {
     guard.exec("SELECT 1").map(drop)
 }
 
-impl Found<'_> {
-    /// Returns the rows of `sources` of incomplete loads with the same names or bytes.
-    pub(super) fn unclaimed(
-        &self,
-        conn: &mut Conn,
-        target: &Target,
-        sources: &[usize],
-        ends: &HashMap<usize, Ends>,
-    ) -> Result<Vec<i64>, Error> {
-        let files: Vec<_> = sources.iter().map(|i| (*i, &self.seen[*i], &ends[i])).collect();
-        let rows = candidates(conn, target.oid, &files)?;
-        Ok(rows.iter().filter(|row| !row.complete).map(|row| row.number).collect())
-    }
+/// Returns the numbers of the rows that are not complete. While this load has its claims, no other
+/// load changes the complete ones.
+pub(super) fn incomplete_rows(rows: &[KnownSource]) -> Vec<i64> {
+    rows.iter().filter(|row| !row.complete).map(|row| row.number).collect()
 }
 
 /// Stops loads that have begun these rows of `sources` and have lost their claims. Only loads
 /// without committed pieces are stopped here; the others are continued. Waits for those of their
-/// transactions that are about to commit. Read the rows only after that. If this load is `shared`,
+/// transactions that are about to commit. Read the rows again after that. If this load is `shared`,
 /// it has the same claims as the loads with parts, and those are not stopped.
 pub(super) fn stop_unclaimed(conn: &mut Conn, sources: &[i64], shared: bool) -> Result<(), Error> {
     let sources = parts::list(sources.iter().copied());

@@ -12,15 +12,21 @@ fn end_claims(world: &mut World) {
     assert_eq!(world.sql(end), "1");
 }
 
+/// A world with a ledger, a file of some lines, and a copy of the file.
+fn world_with_copy(count: usize) -> (World, String, String) {
+    let world = world();
+    let bytes = lines(0, count);
+    let (path, copy) = (world.file("a.csv", &bytes), world.file("copy.csv", &bytes));
+    let small = world.file("small.csv", b"1000000,x\n");
+    world.load(&[&small, "--table", "t", "--once"]).unwrap();
+    (world, path, copy)
+}
+
 /// A load loses its claims and is suspended before it has committed anything. The next load, of a
 /// copy under another name, takes over, and the first one fails.
 #[test]
 fn a_load_that_lost_its_claims_is_stopped_by_that_of_a_copy() {
-    let mut world = world();
-    let bytes = lines(0, 300_000);
-    let (path, copy) = (world.file("a.csv", &bytes), world.file("copy.csv", &bytes));
-    let small = world.file("small.csv", b"1000000,x\n");
-    world.load(&[&small, "--table", "t", "--once"]).unwrap();
+    let (mut world, path, copy) = world_with_copy(300_000);
     let first = start(&world, &[&path]);
     let copying = "SELECT count(*) FROM pg_stat_progress_copy";
     wait_until(|| "nothing is sent".into(), || world.sql(copying) == "1");
@@ -44,11 +50,7 @@ fn a_load_that_lost_its_claims_is_stopped_by_that_of_a_copy() {
 /// first load fails before its first row.
 #[test]
 fn a_load_that_lost_its_claims_before_it_is_registered_fails() {
-    let mut world = world();
-    let bytes = lines(0, 1000);
-    let (path, copy) = (world.file("a.csv", &bytes), world.file("copy.csv", &bytes));
-    let small = world.file("small.csv", b"1000000,x\n");
-    world.load(&[&small, "--table", "t", "--once"]).unwrap();
+    let (mut world, path, copy) = world_with_copy(1000);
     world.sql("BEGIN; LOCK TABLE pgsluice_loads.loads IN SHARE MODE");
     let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted \
         AND relation = 'pgsluice_loads.loads'::regclass";
