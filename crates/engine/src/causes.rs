@@ -121,6 +121,7 @@ impl Causes {
                 return Err(Error::data(format!(
                     "each record of {name} has one field, but would have {fields} with the delimiter '{delimiter}'"
                 ))
+                .of_file(&name)
                 .with_hint(text!(
                     "`delimiter` '{}'; to load each line into one column, name it with `columns`",
                     delimiter

@@ -98,6 +98,8 @@ struct Inner {
     kind: Option<Kind>,
     message: Text,
     place: Option<Place>,
+    /// the file that it is about, if the message and not the place names it
+    file: Option<String>,
     server: Option<ServerSays>,
     hint: Option<Text>,
     changed: Option<String>,
@@ -113,6 +115,7 @@ impl Error {
             kind: None,
             message: message.into(),
             place: None,
+            file: None,
             server: None,
             hint: None,
             changed: None,
@@ -167,6 +170,13 @@ impl Error {
     #[must_use]
     pub fn at(mut self, place: Place) -> Error {
         self.0.place = Some(place);
+        self
+    }
+
+    /// Adds the name of the file that it is about. The text stays the same.
+    #[must_use]
+    pub(crate) fn of_file(mut self, name: &str) -> Error {
+        self.0.file.get_or_insert_with(|| name.to_owned());
         self
     }
 
@@ -266,6 +276,11 @@ impl Error {
     /// The place in the input, if there is one.
     pub fn place(&self) -> Option<&Place> {
         self.0.place.as_ref()
+    }
+
+    /// The file that it is about, if that is known.
+    pub(crate) fn file(&self) -> Option<&str> {
+        self.place().map(|place| place.file.as_str()).or(self.0.file.as_deref())
     }
 
     /// The parts of the server's error, if it is one.

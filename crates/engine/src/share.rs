@@ -258,8 +258,7 @@ impl<'l> Share<'l> {
     /// some.
     fn give_back(&self, parts: &[SharedPart], error: &Error) -> Result<bool, Error> {
         let Some((member, heartbeat)) = &self.member else { return Ok(false) };
-        let file = error.place().map(|place| place.file.as_str());
-        let bad = (error.kind() == Kind::Data).then_some((error, file));
+        let bad = (error.kind() == Kind::Data).then_some((error, error.file()));
         member.give_back(&mut heartbeat.connection(), self.options, parts, bad)
     }
 

@@ -255,10 +255,14 @@ impl Reader {
     }
 
     fn open_next(&mut self) -> Result<bool, Error> {
-        let Some(source) = self.sources.get(self.next_file) else { return Ok(false) };
+        let Some(source) = self.sources.get(self.next_file).cloned() else { return Ok(false) };
+        let opened = self.open_source(source.as_ref());
+        opened.map_err(|error| error.of_file(&source.name())).map(|()| true)
+    }
+
+    fn open_source(&mut self, source: &dyn Source) -> Result<(), Error> {
         let dialect = self.layout.dialect();
-        let mut file =
-            InputFile::open(self.next_file, source.as_ref(), dialect, self.utf8, &self.frame)?;
+        let mut file = InputFile::open(self.next_file, source, dialect, self.utf8, &self.frame)?;
         self.marked |= dialect.is_some() && file.offset > 0;
         let in_the_middle = source.span().is_some_and(|span| span.head == 0);
         if let (Layout::Lines(dialect), false) = (&mut self.layout, in_the_middle) {
@@ -288,7 +292,7 @@ impl Reader {
         self.next_file += 1;
         self.raw_before = self.raw_bytes();
         self.current = Some(file);
-        Ok(true)
+        Ok(())
     }
 
     /// Returns the next chunk; `None` at the end of the last source. `free` is memory to use.
@@ -296,7 +300,14 @@ impl Reader {
     /// # Errors
     ///
     /// A source cannot be read, or has changed.
-    pub fn next(&mut self, mut free: Vec<u8>) -> Result<Option<Chunk>, Error> {
+    pub fn next(&mut self, free: Vec<u8>) -> Result<Option<Chunk>, Error> {
+        self.read_on(free).map_err(|error| match &self.current {
+            Some(file) => error.of_file(&file.name),
+            None => error,
+        })
+    }
+
+    fn read_on(&mut self, mut free: Vec<u8>) -> Result<Option<Chunk>, Error> {
         loop {
             let Some(file) = &mut self.current else { return Ok(None) };
             if self.limit == Some(0) {

@@ -4,7 +4,7 @@ mod facade;
 mod faults;
 mod kills;
 
-use super::{exact, lines, start, world};
+use super::{counts, exact, lines, start, thrice, world};
 use crate::common::{signal, wait_until, Signal, World};
 use serde_json::Value;
 use std::fs;
@@ -261,6 +261,42 @@ fn a_damaged_file_stops_its_part() {
     assert!(said.contains("another machine could not load") && said.contains("a.csv.gz"), "{said}");
     exact(&mut world, "without the damaged file");
     assert_eq!(world.sql("SELECT count(*) FROM t"), "4000");
+}
+
+/// One of several small files that a machine takes together is cut off. That machine reports it, and
+/// the others load all other files. After it is replaced, the same command loads it.
+#[test]
+fn a_damaged_file_stops_none_of_those_that_are_taken_with_it() {
+    let mut world = world();
+    let mut paths: Vec<String> =
+        (0..16).map(|i| world.file(&format!("{i:02}.csv"), &lines(i * 2000, 2000))).collect();
+    assert!(std::process::Command::new("gzip").arg(&paths[1]).status().unwrap().success());
+    paths[1] += ".gz";
+    let packed = fs::read(&paths[1]).unwrap();
+    fs::write(&paths[1], &packed[..packed.len() / 2]).unwrap();
+    let all: Vec<&str> = paths.iter().map(String::as_str).chain(LONG).collect();
+    world.sql("BEGIN; LOCK TABLE t IN SHARE MODE");
+    let first = machine(&world, "0.json", &all);
+    wait_until(|| "nothing begins".into(), || world.sql(BEGUN) == "t");
+    let taken = |load: u32| {
+        format!("SELECT count(*) FROM pgsluice_loads.parts WHERE load = {load} AND source <= 2")
+    };
+    wait_until(|| "the two files are not taken".into(), || world.sql(&taken(1)) == "2");
+    let second = machine(&world, "1.json", &all);
+    let leased = "SELECT count(*) FROM pgsluice_loads.leases";
+    wait_until(|| "the second machine does not join".into(), || world.sql(leased) == "2");
+    world.sql("COMMIT");
+    for (child, what) in [(first, "is it whole?"), (second, "another machine could not load")] {
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(4), "{said}");
+        assert!(said.contains(what) && said.contains("01.csv.gz"), "{said}");
+    }
+    exact(&mut world, "without the damaged file");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "30000");
+    fs::write(&paths[1], &packed).unwrap();
+    assert_eq!(sum(&machines(&world, 1, &all), "loaded"), 2000);
+    assert_eq!(counts(&mut world), thrice(32_000));
 }
 
 /// A load without `--share` waits for loads with it, and they wait for it. If it is killed,
