@@ -222,6 +222,29 @@ fn stray_quotes_are_characters_or_what_they_are_to_copy() {
     });
 }
 
+/// With `--stray-quotes literal`, stray quotes of records that are longer than a chunk are
+/// characters of the value, too.
+#[test]
+fn stray_quotes_of_long_records_are_characters() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE t (id int, a text, b text)");
+    let long = "x".repeat(600 << 10);
+    let mut bytes = format!("1,5\" pipe,{long}\n2,6\",{long}\n").into_bytes();
+    for i in 3..200_000 {
+        bytes.extend_from_slice(format!("{i},a,b\n").as_bytes());
+    }
+    let path = world.file("long.csv", &bytes);
+    for method in ["copy-csv", "copy-text", "copy-binary"] {
+        world.sql("TRUNCATE t");
+        let literal = [&path, "--table", "t", "--method", method, "--stray-quotes", "literal"];
+        let summary = world.load(&literal).unwrap_or_else(|e| panic!("{method}: {e}"));
+        let counts = (&summary["loaded"], &summary["stray_quotes"]);
+        assert_eq!(counts, (&199_999.into(), &2.into()), "{method}");
+        let values = "SELECT string_agg(a || length(b), '/' ORDER BY id) FROM t WHERE id < 3";
+        assert_eq!(world.sql(values), "5\" pipe614400/6\"614400", "{method}");
+    }
+}
+
 /// If stray quotes are literal and a record is rejected, the records before and after it keep the
 /// meaning that they have in the file.
 #[test]

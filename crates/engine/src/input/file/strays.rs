@@ -21,10 +21,11 @@ impl InputFile {
         let Some(Cutter::Lines(splitter)) = &self.cutter else { return Ok(()) };
         // The file ends within quotes.
         let open = self.ended && splitter.in_quote();
-        if open {
+        self.lost |= stray || open;
+        if self.lost {
+            // A cutter that is lost may take a later stray quote for one that opens or closes.
             self.stray_to = self.held.len();
         }
-        self.lost |= stray || open;
         if let Some((splitter, from)) = giant {
             self.check_giant_quotes(dialect, splitter, from)?;
         }

@@ -79,6 +79,21 @@ fn lines_around_records_end_as_the_first_record_does() {
     assert_eq!(rows(&chunks(b"# c\r1,\"x\ny\"\r", &csv, only, |_| ())), "1,\"x\ny\"\r");
 }
 
+/// The cutter is lost after a stray quote in a record that is longer than a chunk. The stray quote of
+/// the next such record is marked, too.
+#[test]
+fn stray_quotes_of_long_records_stay_marked() {
+    let csv = Dialect { stray_quotes: StrayQuotes::Literal, ..Dialect::csv() };
+    let long = "x".repeat(600 << 10);
+    let mut bytes = format!("1,5\" pipe,{long}\n2,6\",{long}\n").into_bytes();
+    bytes.extend(b"3,a,b\n".repeat(300_000));
+    let chunks = chunks(&bytes, &csv, Frame::default(), |_| ());
+    let layout = Layout::Lines(csv);
+    assert!(chunks[0].bytes.ends_with(b"x\n") && chunks[1].bytes.starts_with(b"2,6\","));
+    assert_eq!(chunks.iter().map(|chunk| chunk.strays(&layout)).sum::<u64>(), 2);
+    assert!(rows(&chunks).as_bytes() == bytes);
+}
+
 /// Chunks have whole records, wherever they are cut. Nothing is lost, and stray quotes stay marked.
 #[test]
 fn chunks_have_no_more_records_than_the_reader_asks_for() {
