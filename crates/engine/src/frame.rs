@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::text::{text, Text};
-use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner};
+use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner, StrayQuotes};
 
 /// The most lines that are held back as a footer.
 pub const MOST_FOOTER: u32 = 1000;
@@ -19,6 +19,13 @@ pub struct Frame {
     /// an option or an earlier file names the delimiter, so a line such as `sep=;` must not name
     /// another
     pub delimiter_named: bool,
+}
+
+impl Frame {
+    /// Whether the first line of a text that begins with `bytes` is not a record.
+    pub(crate) fn skips_first(&self, bytes: &[u8]) -> bool {
+        self.skip_lines > 0 || self.comment.is_some_and(|c| without_mark(bytes).first() == Some(&c))
+    }
 }
 
 /// Numbers of skipped lines that are not records.
@@ -105,18 +112,34 @@ pub(crate) fn excel_delimiter(bytes: &[u8]) -> Option<(u8, usize)> {
 /// Returns the line end of the first record of a text that begins with `bytes`. Within quotes, line
 /// ends of both kinds are part of a value.
 pub(crate) fn first_end(bytes: &[u8], dialect: &Dialect) -> Eol {
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let mut scanner = Scanner::new(bytes, false, dialect, Eol::Unknown);
+    let mut scanner = Scanner::new(without_mark(bytes), false, dialect, Eol::Unknown);
     // The load reports a malformed record.
     let _ = scanner.next(&mut Record::default());
     scanner.eol()
 }
 
-/// Returns the last byte of the line ends of a text that begins with `bytes`. They are all like
-/// that of the first record. If `bytes` does not have that one, the result is CR only if there is a
-/// CR and no LF.
-pub(crate) fn line_end(bytes: &[u8], eol: Eol, dialect: &Dialect) -> u8 {
-    let eol = if eol == Eol::Unknown { first_end(bytes, dialect) } else { eol };
+/// As [`first_end`], if the first line is not a record. Whatever stray quotes mean in a record, they
+/// hide no line end there.
+pub(crate) fn first_end_of_skipped(bytes: &[u8], dialect: &Dialect) -> Eol {
+    first_end(bytes, &Dialect { stray_quotes: StrayQuotes::Literal, ..dialect.clone() })
+}
+
+fn without_mark(bytes: &[u8]) -> &[u8] {
+    bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
+}
+
+/// Returns the last byte of the line ends of a text that begins with a line that is not a record.
+/// `eol` is the line end, if it is known.
+pub(crate) fn end_of_skipped(bytes: &[u8], eol: Eol, dialect: &Dialect) -> u8 {
+    match eol {
+        Eol::Unknown => line_end(bytes, first_end_of_skipped(bytes, dialect)),
+        eol => line_end(bytes, eol),
+    }
+}
+
+/// Returns the last byte of these line ends. If they are not known, the result is CR only if `bytes`
+/// has a CR and no LF.
+pub(crate) fn line_end(bytes: &[u8], eol: Eol) -> u8 {
     match eol {
         Eol::Nl | Eol::CrNl => b'\n',
         Eol::Cr => b'\r',
@@ -171,7 +194,7 @@ pub(crate) fn without_comments(
     while let Some((at, eol)) = first_comment(bytes, last, dialect, Eol::Unknown, comment) {
         records.extend_from_slice(&bytes[..at]);
         bytes = &bytes[at..];
-        let end = memchr::memchr(line_end(bytes, eol, dialect), bytes);
+        let end = memchr::memchr(end_of_skipped(bytes, eol, dialect), bytes);
         bytes = &bytes[end.map_or(bytes.len(), |end| end + 1)..];
     }
     records.extend_from_slice(bytes);
@@ -202,7 +225,6 @@ pub(crate) fn blank_end(bytes: &[u8], text: bool) -> (usize, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pgsluice_core::scan::StrayQuotes;
 
     #[test]
     fn the_line_of_excel_names_a_delimiter() {

@@ -94,6 +94,32 @@ fn an_export_loads_as_if_cleaned_by_hand() {
     });
 }
 
+/// With `--stray-quotes copy`, a stray quote in a skipped line changes nothing: the file loads as if
+/// it had been cleaned by hand.
+#[test]
+fn a_stray_quote_in_a_skipped_line_means_nothing() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE s (id int, a text); CREATE TABLE t (LIKE s)");
+    for (eol, other) in [("\n", "\r"), ("\r\n", "\r"), ("\r", "\n")] {
+        let clean = format!("1,\"a{other}b\"{eol}2,5\" pipe\"{eol}3,\"c{other}d\"{eol}");
+        world.sql("TRUNCATE s");
+        assert_eq!(world.stock("COPY s FROM STDIN CSV", clean.as_bytes()).unwrap(), 3);
+        for (head, footer, options) in [
+            ("5\" tubes", "", &["--skip-lines", "1"][..]),
+            ("5\" tubes", "Total", &["--skip-lines", "1", "--skip-footer", "1"]),
+            ("# 5\" tubes", "", &["--comment", "#"]),
+            ("# 5\" tubes", "Total", &["--comment", "#", "--skip-footer", "1"]),
+        ] {
+            world.sql("TRUNCATE t");
+            let path = world.file("t.csv", format!("{head}{eol}{clean}{footer}").as_bytes());
+            let base = [path.as_str(), "--table", "t", "--stray-quotes", "copy"];
+            let label = format!("{options:?}, {eol:?}");
+            world.load(&[&base[..], options].concat()).unwrap_or_else(|e| panic!("{label}: {e}"));
+            assert_eq!(world.difference("s", "t"), "", "{label}");
+        }
+    }
+}
+
 /// `--skip-lines`, `--skip-footer` and `--comment` apply to each file by itself: on standard input,
 /// over several connections, with rejects, and with records that are too long to be held in memory.
 #[test]

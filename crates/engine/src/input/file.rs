@@ -132,8 +132,8 @@ impl InputFile {
             None => decompress::open(counted, &taken).map_err(|e| Error::io("read", &name, &e))?,
         };
         let (source, footer) = match (frame.skip_footer, dialect) {
-            (lines @ 1.., Some(dialect)) => {
-                let (source, footer) = WithoutFooter::new(source, lines, dialect);
+            (1.., Some(dialect)) => {
+                let (source, footer) = WithoutFooter::new(source, *frame, dialect);
                 (Box::new(source) as Box<dyn Read + Send>, Some(footer))
             }
             _ => (source, None),

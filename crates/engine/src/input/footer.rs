@@ -1,6 +1,6 @@
 //! Reads a source without its last lines, which are held back until the source has ended.
 
-use crate::frame::{first_end, line_end};
+use crate::frame::{first_end, first_end_of_skipped, line_end, Frame};
 use pgsluice_core::scan::{Dialect, Eol};
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,12 +31,12 @@ impl Footer {
     }
 }
 
-/// Reads a source up to its last `lines` lines. Holds at most [`LIMIT`] bytes and one block.
+/// Reads a source up to its footer. Holds at most [`LIMIT`] bytes and one block.
 pub(super) struct WithoutFooter {
     source: Box<dyn Read + Send>,
-    lines: u32,
+    frame: Frame,
     dialect: Dialect,
-    /// the byte that ends lines, as in the first record of the source
+    /// the byte that ends lines, as in the first line of the source
     end: Option<u8>,
     held: Vec<u8>,
     /// how many of the held bytes were passed on
@@ -52,13 +52,13 @@ pub(super) struct WithoutFooter {
 impl WithoutFooter {
     pub fn new(
         source: Box<dyn Read + Send>,
-        lines: u32,
+        frame: Frame,
         dialect: &Dialect,
     ) -> (WithoutFooter, Footer) {
         let footer = Footer::default();
         let without = WithoutFooter {
             source,
-            lines,
+            frame,
             dialect: dialect.clone(),
             end: None,
             held: Vec::new(),
@@ -86,16 +86,19 @@ impl WithoutFooter {
         let end = match self.end {
             Some(end) => end,
             None => {
-                let eol = first_end(&self.held, &self.dialect);
+                let eol = match self.frame.skips_first(&self.held) {
+                    true => first_end_of_skipped(&self.held, &self.dialect),
+                    false => first_end(&self.held, &self.dialect),
+                };
                 if eol == Eol::Unknown && !self.ended && self.held.len() < BLOCK {
                     return Ok(());
                 }
-                *self.end.insert(line_end(&self.held, eol, &self.dialect))
+                *self.end.insert(line_end(&self.held, eol))
             }
         };
-        let (start, lines) = last_lines(&self.held, end, self.lines);
+        let (start, lines) = last_lines(&self.held, end, self.frame.skip_footer);
         // The footer is not whole if it begins before the held bytes.
-        let most = lines == u64::from(self.lines);
+        let most = lines == u64::from(self.frame.skip_footer);
         let whole = start > 0 || self.before.map_or(true, |before| before == end && most);
         self.free = start;
         if self.ended {
@@ -149,7 +152,8 @@ mod tests {
     fn read(bytes: &[u8], lines: u32, step: usize) -> (Vec<u8>, u64, bool) {
         let source = Box::new(Slow(io::Cursor::new(bytes.to_vec()), step));
         let csv = Dialect { stray_quotes: StrayQuotes::Error, ..Dialect::csv() };
-        let (mut without, footer) = WithoutFooter::new(source, lines, &csv);
+        let frame = Frame { skip_footer: lines, ..Frame::default() };
+        let (mut without, footer) = WithoutFooter::new(source, frame, &csv);
         let mut read = Vec::new();
         without.read_to_end(&mut read).unwrap();
         assert!(without.held.capacity() <= 2 * (LIMIT + BLOCK));

@@ -13,9 +13,9 @@ mod reading;
 #[cfg(test)]
 mod tests;
 
-use crate::frame::{excel_delimiter, line_end};
+use crate::frame::{excel_delimiter, first_end, line_end};
 use crate::text::{text, Text};
-use pgsluice_core::scan::{valid_utf8, Dialect, Eol, StrayQuotes};
+use pgsluice_core::scan::{valid_utf8, Dialect, StrayQuotes};
 use std::ops::Range;
 
 pub use crate::input::{other_content, peek, Peek};
@@ -54,7 +54,7 @@ struct Sample<'a> {
 impl Sample<'_> {
     /// The line of the byte at `at`.
     fn line_of(&self, at: usize) -> u64 {
-        let end = line_end(self.bytes, Eol::Unknown, &Dialect::csv());
+        let end = line_end(self.bytes, first_end(self.bytes, &Dialect::csv()));
         self.before + 1 + memchr::memchr_iter(end, &self.bytes[..at]).count() as u64
     }
 
@@ -71,7 +71,7 @@ impl Sample<'_> {
         let quote = given.quote.unwrap_or(b'"');
         // By COPY's rule on quotes, no delimiter has to be known.
         let dialect = Dialect { quote, escape: quote, ..Dialect::csv() };
-        let end = line_end(self.bytes, Eol::Unknown, &dialect);
+        let end = line_end(self.bytes, first_end(self.bytes, &dialect));
         for _ in 0..skip_lines {
             let at = memchr::memchr(end, sample.bytes);
             sample.bytes = &sample.bytes[at.map_or(sample.bytes.len(), |at| at + 1)..];

@@ -2,7 +2,7 @@
 
 use super::{Cutter, Footer, InputFile, CHUNK};
 use crate::error::{Error, Place};
-use crate::frame::{candidate, excel_delimiter, line_end, Frame};
+use crate::frame::{candidate, end_of_skipped, excel_delimiter, Frame};
 use crate::options;
 use pgsluice_core::scan::{Dialect, Eol, Format};
 
@@ -85,7 +85,7 @@ impl InputFile {
 
     /// Skips the next lines, whatever they contain. Returns how many there were.
     fn pass_lines(&mut self, number: u64, dialect: &Dialect) -> Result<u64, Error> {
-        let end = line_end(&self.held, self.eol, dialect);
+        let end = end_of_skipped(&self.held, self.eol, dialect);
         let (mut at, mut passed, mut within) = (0, 0, false);
         while passed < number {
             match memchr::memchr(end, &self.held[at..]) {
@@ -115,7 +115,7 @@ impl InputFile {
     /// Skips the comments at the start of the held bytes, where a record may begin.
     pub(in crate::input) fn pass_comments(&mut self, dialect: &Dialect) -> Result<(), Error> {
         let Some(comment) = self.comment else { return Ok(()) };
-        let end = line_end(&self.held, self.eol, dialect);
+        let end = end_of_skipped(&self.held, self.eol, dialect);
         let mut at = 0;
         while self.held.get(at) == Some(&comment) {
             match memchr::memchr(end, &self.held[at..]) {

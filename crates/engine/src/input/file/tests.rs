@@ -79,6 +79,23 @@ fn lines_around_records_end_as_the_first_record_does() {
     assert_eq!(rows(&chunks(b"# c\r1,\"x\ny\"\r", &csv, only, |_| ())), "1,\"x\ny\"\r");
 }
 
+/// With COPY's rule on quotes, a stray quote opens quotes in a record, and not in a line before the
+/// records.
+#[test]
+fn quotes_of_skipped_lines_hide_no_line_end() {
+    for (bytes, left, skip_lines) in [
+        ("5\" tubes\n1,\"a\rb\"\n2,c\nTotal\n", "1,\"a\rb\"\n2,c\n", 1),
+        ("5\" tubes\r1,\"a\nb\"\r2,c\rTotal\r", "1,\"a\nb\"\r2,c\r", 1),
+        ("# 5\" tubes\n1,\"a\rb\"\n2,c\nTotal\n", "1,\"a\rb\"\n2,c\n", 0),
+        ("1,5\" x\ny\" z\r# 5\"\r2,c\rTotal\r", "1,5\" x\ny\" z\r2,c\r", 0),
+    ] {
+        let comment = Some(b'#');
+        let frame = Frame { skip_lines, skip_footer: 1, comment, ..Frame::default() };
+        let found = rows(&chunks(bytes.as_bytes(), &Dialect::csv(), frame, |_| ()));
+        assert_eq!(found, left, "{bytes:?}");
+    }
+}
+
 /// The cutter is lost after a stray quote in a record that is longer than a chunk. The stray quote of
 /// the next such record is marked, too.
 #[test]
