@@ -131,6 +131,6 @@ fn the_reference_names_every_column() {
         assert_eq!(names.join(" "), world.sql(&columns), "{table}");
         tables.push(table);
     }
-    let all = "version loads sources commits pieces reject_files node_commits slices leases parts";
+    let all = "version loads sources headers commits pieces reject_files node_commits slices leases parts";
     assert_eq!(tables.join(" "), all);
 }
