@@ -17,7 +17,7 @@ use crate::session::transaction::BEGIN;
 use crate::text::text;
 
 /// The version of these tables.
-const VERSION: i32 = 6;
+const VERSION: i32 = 7;
 
 /// What version 2 adds.
 const REJECT_FILES: &str = "
@@ -75,7 +75,7 @@ CREATE POLICY may_insert ON pgsluice_loads.parts
 GRANT SELECT, INSERT, UPDATE, DELETE ON pgsluice_loads.leases, pgsluice_loads.parts TO PUBLIC;
 ";
 
-/// What version 6 adds.
+/// What version 7 adds. Version 6, of a few hours, had a column of `sources` for it.
 const HEADERS: &str = "
 CREATE TABLE pgsluice_loads.headers (
     source bigint PRIMARY KEY REFERENCES pgsluice_loads.sources ON DELETE CASCADE,
@@ -204,7 +204,7 @@ pub(crate) fn ensure(conn: &mut Conn) -> Result<(), Error> {
         Some(2) => format!("{of_3}{of_4}{PARTS}{HEADERS}{now}"),
         Some(3) => format!("{of_4}{PARTS}{HEADERS}{now}"),
         Some(4) => format!("{PARTS}{HEADERS}{now}"),
-        Some(5) => format!("{HEADERS}{now}"),
+        Some(5 | 6) => format!("{HEADERS}{now}"),
         Some(VERSION) => String::new(),
         Some(other) => return Err(of_another(other)),
     };

@@ -70,12 +70,12 @@ fn tables_of_an_earlier_version_are_brought_to_this_one_and_later_ones_are_refus
     let all = "SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class \
         WHERE relnamespace = 'pgsluice_loads'::regnamespace AND relkind = 'r'";
     let tables = world.sql(all);
-    let of_6 = "headers";
-    let of_5 = format!("parts, pgsluice_loads.leases, pgsluice_loads.{of_6}");
+    let of_7 = "headers";
+    let of_5 = format!("parts, pgsluice_loads.leases, pgsluice_loads.{of_7}");
     let of_4 = format!("slices, pgsluice_loads.{of_5}");
     let of_3 = format!("node_commits, pgsluice_loads.{of_4}");
     let of_2 = format!("reject_files, pgsluice_loads.{of_3}");
-    for (version, lacks) in [(1, of_2.as_str()), (2, &of_3), (3, &of_4), (4, &of_5), (5, of_6)] {
+    for (version, lacks) in [(1, of_2.as_str()), (2, &of_3), (3, &of_4), (4, &of_5), (5, of_7), (6, of_7)] {
         world.sql(&format!(
             "DROP TABLE pgsluice_loads.{lacks}; UPDATE pgsluice_loads.version SET version = {version}"
         ));
@@ -87,9 +87,9 @@ fn tables_of_an_earlier_version_are_brought_to_this_one_and_later_ones_are_refus
         assert_eq!(world.sql(all), tables);
         assert!(world.run(&["loads", "list"]).status.success());
     }
-    world.sql("UPDATE pgsluice_loads.version SET version = 7");
+    world.sql("UPDATE pgsluice_loads.version SET version = 8");
     let said = world.load(&[&path, "--table", "t", "--once"]).unwrap_err();
-    assert!(said.contains("version 7"), "{said}");
+    assert!(said.contains("version 8"), "{said}");
 }
 
 /// The next load upgrades the ledger while a load of an earlier version is running, and does not
@@ -107,6 +107,6 @@ fn an_upgrade_does_not_wait_for_a_running_load() {
     let output = next.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     world.sql("COMMIT");
-    assert_eq!(world.sql("SELECT version FROM pgsluice_loads.version"), "6");
+    assert_eq!(world.sql("SELECT version FROM pgsluice_loads.version"), "7");
     assert_eq!(world.sql("SELECT count(*) FROM t"), "20");
 }
