@@ -97,7 +97,7 @@ CREATE TABLE pgsluice_loads.version (
     version integer NOT NULL
 );
 COMMENT ON TABLE pgsluice_loads.version IS 'version of the tables of loads with once';
-INSERT INTO pgsluice_loads.version (version) VALUES (6);
+INSERT INTO pgsluice_loads.version (version) VALUES (7);
 CREATE TABLE pgsluice_loads.loads (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     target regclass NOT NULL,
