@@ -17,7 +17,8 @@ const VALUE: usize = 4 + 4 + 4 + 16;
 const HEADER: usize = 4;
 /// Most bytes of all values: the start of a value is stored in 32 bits, in units of eight bytes.
 const MAX_IMAGES: usize = 8 << 32;
-/// Most slots that are probed for one value. Only values chosen to collide need more.
+/// Most slots that are probed for one value. Only values chosen to collide need more. Every value
+/// lies within them, counted from the slot that its hash selects.
 const MAX_PROBES: usize = 1 << 12;
 
 /// The different values of one attribute.
@@ -237,7 +238,7 @@ impl Dictionary {
         Ok(())
     }
 
-    /// Doubles the slots. `false`: there is no room.
+    /// Doubles the slots. `false`: there is no room, or `find` would not reach some value.
     #[cold]
     fn grow(&mut self) -> Result<bool, BuildFailure> {
         let count = (self.slots.len() * 2).max(64);
@@ -247,10 +248,9 @@ impl Dictionary {
         let mut slots = Vec::with_room(count)?;
         slots.resize_within(count, 0);
         for &slot in self.slots.iter().filter(|&&slot| slot != 0) {
-            let mut at = (slot >> 32) as usize & (count - 1);
-            while slots[at] != 0 {
-                at = (at + 1) & (count - 1);
-            }
+            let home = (slot >> 32) as usize;
+            let mut probed = (home..home + MAX_PROBES).map(|at| at & (count - 1));
+            let Some(at) = probed.find(|&at| slots[at] == 0) else { return Ok(false) };
             slots[at] = slot;
         }
         self.slots = slots;
@@ -308,5 +308,45 @@ impl Dictionary {
             Some(slot) if slot != 0 => self.rank_of(slot as u32 - 1),
             _ => u32::MAX,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shape::Order;
+    use super::*;
+
+    /// Values that were chosen to lie far from the slots that their hashes select, once there are
+    /// more slots: those that are too far are not taken, and none is forgotten.
+    #[test]
+    fn every_interned_value_is_found_again() {
+        let attribute = Attribute {
+            len: -1,
+            align: 4,
+            by_value: false,
+            order: Order::Ranked,
+            descending: false,
+            nulls_first: false,
+            exact: false,
+        };
+        let mut dictionary = Dictionary::new(attribute, 1 << 30);
+        let mut interned = Vec::new();
+        for (home, count) in
+            [(14_000..14_384, 3000), (16_384..16_768, 3095), (5000..12_000, 2097), (0..1, 1)]
+        {
+            let values = (0..).map(u64::to_le_bytes);
+            let chosen = values.filter(|value| home.contains(&(hash(value) % (1 << 15))));
+            for value in chosen.take(count) {
+                if dictionary.intern(Field::Bytes(&value)).unwrap().is_some() {
+                    interned.push(value);
+                }
+            }
+        }
+        let order: Vec<u32> = (0..dictionary.len() as u32).collect();
+        dictionary.rank(&order, &vec![false; order.len()]).unwrap();
+        for (&rank, value) in order.iter().zip(&interned) {
+            assert_eq!(dictionary.rank_of_field(Field::Bytes(value)), rank);
+        }
+        assert_eq!(dictionary.len(), 8192, "the values are not far enough");
     }
 }
