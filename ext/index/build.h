@@ -87,9 +87,18 @@ typedef struct InsertedRows
 	ItemPointerData first;
 	ItemPointerData last;
 	int			count;
-	uint64		line;			/* of the first one */
+	uint64		line;			/* of the first one; 0: no line is known */
 	uint32	   *further;		/* of each row, relative to `line`; NULL: lines are consecutive */
 } InsertedRows;
+
+/* How far the rows of a batch were counted. */
+typedef struct CountedRows
+{
+	const InsertedRows *rows;	/* NULL: no batch yet */
+	bool		whole;			/* the table has no others between them */
+	BlockNumber block;			/* one of their blocks */
+	int			before;			/* rows of the batch before this block, less the first one's place in its block */
+} CountedRows;
 
 /* The indexes of a table that a COPY fills. */
 struct IndexWriter
@@ -113,6 +122,8 @@ struct IndexWriter
 	List	   *deferred;		/* indexes to be built at the end */
 	List	   *late;			/* indexes that get their entries at the end */
 	InsertedRows *batches;		/* in table order */
+	Size		line_bytes;		/* of lines that are not consecutive */
+	CountedRows counted;		/* the batch that was searched last */
 	uint64		waited;			/* rows handed over so far */
 	int			first_waiting;	/* the first batch whose rows wait for the end */
 	int			used;
@@ -142,6 +153,15 @@ extern void sluice_index_empty_tree(IndexWriter *load, Oid indexid);
 /* row_lines.c */
 extern void sluice_index_note_rows(IndexWriter *load, const PlacedRow *placed, int count);
 extern uint64 sluice_index_line_of(IndexWriter *load, ItemPointer tid);
+
+/* Returns the line of a row of the batch, from 0; 0: the line is unknown. */
+static inline uint64
+sluice_index_line_in(const InsertedRows *rows, int row)
+{
+	if (rows->line == 0)
+		return 0;
+	return rows->line + (rows->further ? rows->further[row] : row);
+}
 
 /* sort_keys.c */
 extern const char *sluice_index_shape(Relation heap, Relation index,

@@ -240,12 +240,15 @@ is_ours(EntryScan *scan, HeapTuple tuple)
 		HeapTupleHeaderGetCmin(tuple->t_data) == load->cid;
 }
 
-/* The line of the next row. The table has the rows in input order. */
+/*
+ * The line of the next row, or 0 if it is unknown. The table has the rows in
+ * input order.
+ */
 static uint64
 next_line(EntryScan *scan)
 {
 	const InsertedRows *rows = &scan->load->batches[scan->batch];
-	uint64		line = rows->line + (rows->further ? rows->further[scan->row] : scan->row);
+	uint64		line = sluice_index_line_in(rows, scan->row);
 
 	if (++scan->row == rows->count)
 	{

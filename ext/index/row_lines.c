@@ -10,11 +10,36 @@
  * if no one else has put rows between them. A function that the COPY called
  * may have done so. Then the number of rows in the range does not match, and
  * the line is reported as unknown rather than wrong.
+ *
+ * If the lines of a batch are not consecutive (records of several lines, or
+ * WHERE), it takes four bytes for each row. A COPY may have any number of
+ * rows, so that memory has a limit: the lines of later batches of this kind
+ * are unknown.
  */
 #include "index/build.h"
 
+#include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "utils/memutils.h"
+
+/* Stores the line of each row, or that the lines are unknown. */
+static void
+store_lines(IndexWriter *load, InsertedRows *rows, const PlacedRow *placed, int count)
+{
+	Size		bytes = count * sizeof(uint32);
+	Size		limit = (Size) maintenance_work_mem * 1024 / 4;
+
+	if (load->line_bytes + bytes > limit ||
+		placed[count - 1].line - placed[0].line > PG_UINT32_MAX)
+	{
+		rows->line = 0;
+		return;
+	}
+	load->line_bytes += bytes;
+	rows->further = MemoryContextAlloc(load->context, bytes);
+	for (int i = 0; i < count; i++)
+		rows->further[i] = (uint32) (placed[i].line - placed[0].line);
+}
 
 /* Remembers which lines the rows came from. */
 void
@@ -41,19 +66,13 @@ sluice_index_note_rows(IndexWriter *load, const PlacedRow *placed, int count)
 	rows->further = NULL;
 	for (int i = 1; i < count && follow; i++)
 		follow = placed[i].line == placed[0].line + i;
-	if (follow)
-		return;
-	rows->further = MemoryContextAlloc(load->context, count * sizeof(uint32));
-	for (int i = 0; i < count; i++)
-		rows->further[i] = (uint32) (placed[i].line - placed[0].line);
+	if (!follow)
+		store_lines(load, rows, placed, count);
 }
 
-/*
- * Returns how many line pointers the block has before the offset, or in all if
- * there is no offset.
- */
+/* Returns how many line pointers the block has. */
 static int
-rows_in_block(Relation rel, BlockNumber block, OffsetNumber before)
+rows_in_block(Relation rel, BlockNumber block)
 {
 	Buffer		buffer = ReadBuffer(rel, block);
 	OffsetNumber last;
@@ -61,31 +80,48 @@ rows_in_block(Relation rel, BlockNumber block, OffsetNumber before)
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	last = PageGetMaxOffsetNumber(BufferGetPage(buffer));
 	UnlockReleaseBuffer(buffer);
-	return before == InvalidOffsetNumber ? last : before - FirstOffsetNumber;
-}
-
-/* Returns the position of a row within the batch, from 0. */
-static int
-index_in_batch(Relation rel, const InsertedRows *rows, ItemPointer tid)
-{
-	BlockNumber block = ItemPointerGetBlockNumber(&rows->first);
-	int			index = FirstOffsetNumber - ItemPointerGetOffsetNumber(&rows->first);
-
-	for (; block < ItemPointerGetBlockNumber(tid); block++)
-		index += rows_in_block(rel, block, InvalidOffsetNumber);
-	return index + rows_in_block(rel, block, ItemPointerGetOffsetNumber(tid));
+	return last;
 }
 
 /*
- * Returns the line that the row came from. 0: the line is unknown, because the
- * row is in no batch, or because something that the COPY ran has put other
- * rows between those of the batch.
+ * Returns the position of a row within the batch, from 0. Lost rows are
+ * searched in table order, so the blocks before the last one that was searched
+ * are not counted again.
+ */
+static int
+index_in_batch(IndexWriter *load, const InsertedRows *rows, const ItemPointerData *tid)
+{
+	CountedRows *counted = &load->counted;
+
+	if (counted->rows != rows || ItemPointerGetBlockNumber(tid) < counted->block)
+	{
+		counted->rows = rows;
+		counted->block = ItemPointerGetBlockNumber(&rows->first);
+		counted->before = FirstOffsetNumber - ItemPointerGetOffsetNumber(&rows->first);
+	}
+	for (; counted->block < ItemPointerGetBlockNumber(tid); counted->block++)
+		counted->before += rows_in_block(load->rri->ri_RelationDesc, counted->block);
+	return counted->before + ItemPointerGetOffsetNumber(tid) - FirstOffsetNumber;
+}
+
+/* Whether the table has the rows of the batch and no others between them. */
+static bool
+is_whole(IndexWriter *load, const InsertedRows *rows)
+{
+	if (load->counted.rows != rows)
+		load->counted.whole = index_in_batch(load, rows, &rows->last) == rows->count - 1;
+	return load->counted.whole;
+}
+
+/*
+ * Returns the line that the row came from, when all rows are in. 0: the line
+ * is unknown, because the row is in no batch, because something that the COPY
+ * ran has put other rows between those of the batch, or because the memory for
+ * lines was full.
  */
 uint64
 sluice_index_line_of(IndexWriter *load, ItemPointer tid)
 {
-	Relation	rel = load->rri->ri_RelationDesc;
-
 	int			low = 0;
 	int			high = load->used;
 	InsertedRows *rows;
@@ -100,9 +136,7 @@ sluice_index_line_of(IndexWriter *load, ItemPointer tid)
 			high = middle;
 	}
 	rows = &load->batches[low];
-	if (low == load->used || ItemPointerCompare(tid, &rows->first) < 0 ||
-		index_in_batch(rel, rows, &rows->last) != rows->count - 1)
+	if (low == load->used || ItemPointerCompare(tid, &rows->first) < 0 || !is_whole(load, rows))
 		return 0;
-	low = index_in_batch(rel, rows, tid);
-	return rows->line + (rows->further ? rows->further[low] : low);
+	return sluice_index_line_in(rows, index_in_batch(load, rows, tid));
 }

@@ -144,6 +144,27 @@ class Told(OnCluster):
         self.assertIn("COPY t, line 4001", said)
         self.assertEqual(BOTH.findall(said), [("1", "4001")], said)
 
+    def test_lines_that_are_not_kept(self):
+        """Lines of records of several lines take a quarter of maintenance_work_mem at most: later duplicates have no line, and none has a wrong one."""
+        self.fresh("a int PRIMARY KEY, b int, c text")
+        keys = [n - 1 if n % 1000 == 999 else n for n in range(90_000)]
+        path = self.cluster.file("input", "".join(f'{key},{n},"two\nlines"\n' for n, key in enumerate(keys)).encode())
+        lines = []
+        for settings in ("", "SET LOCAL maintenance_work_mem = '1MB';"):
+            lines.append(self.cluster.sql(f"TRUNCATE twice; BEGIN; TRUNCATE t; {settings} COPY t FROM '{path}' WITH (FORMAT csv, on_duplicate 'skip',"
+                                          " duplicates_to 'twice'); COMMIT; SELECT coalesce(line, 0) FROM twice ORDER BY split_part(lost_row, ',', 2)::int").split("\n"))
+        self.assertEqual(lines[0], [str(2 * n + 1) for n in range(999, 90_000, 1000)])
+        known = lines[1].index("0")
+        # Four bytes for each row of a quarter of a megabyte.
+        self.assertIn(known, range(60, 66))
+        self.assertEqual(lines[1], lines[0][:known] + ["0"] * (90 - known))
+        said = []
+        for settings in ("", "SET LOCAL maintenance_work_mem = '1MB';"):
+            self.cluster.file("input", "".join(f'{min(n, 88_000)},{n},"two\nlines"\n' for n in range(88_002)).encode())
+            said.append(refusal(self.cluster, f"SET pgsluice.copy = on; BEGIN; TRUNCATE t; {settings} COPY t FROM '{path}' WITH (FORMAT csv)"))
+        self.assertEqual(BOTH.findall(said[0]), [("176001", "176003")])
+        self.assertEqual(said[1], BOTH.sub("", said[0]).replace("line 176003", "line 0"))
+
     def load_into_rows(self, options):
         """Loads the file into a table with live and dead rows; returns each index's method, and what the load reports and leaves."""
         self.cluster.sql(

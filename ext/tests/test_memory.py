@@ -178,15 +178,15 @@ class Shown(OnCluster):
         """Bytes that a session's core holds between two statements, as counted by the server."""
         return int(session.run(f"SELECT sum(total_bytes) FROM pg_backend_memory_contexts WHERE name = '{self.CONTEXT}'"))
 
-    def in_the_middle(self, copy):
-        """Bytes in the middle of the load, as the backend logs them; then lets the load go on."""
+    def in_the_middle(self, copy, what=f"{CONTEXT}: "):
+        """Bytes of the context in the middle of the load, as the backend logs them; then lets the load go on."""
         process = subprocess.Popen(self.cluster.command("-c", copy), stderr=subprocess.PIPE, text=True)
         self.assertTrue(wait_until(lambda: self.sql(f"SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed > {self.ROWS // 2}")))
         self.sql("SELECT pg_log_backend_memory_contexts(pid) FROM pg_stat_progress_copy")
         self.gate.touch()
         said = process.communicate()[1]
         self.gate.unlink()
-        shown = re.findall(rf"{self.CONTEXT}: (\d+) total", self.cluster.log.read_text(errors="replace"))
+        shown = re.findall(rf"{what}(\d+)", self.cluster.log.read_text(errors="replace"))
         return int(shown[-1]) if shown else 0, said
 
     def test_in_the_middle(self):
@@ -198,6 +198,17 @@ class Shown(OnCluster):
         self.assertEqual(said, "")
         self.assertGreater(keyed - plain, 10 * self.ROWS // 2)
         self.assertLess(keyed - plain, 2 * 16 * self.ROWS)
+
+    def test_lines_that_are_not_consecutive(self):
+        """In the middle of a load whose index waits for its end, the lines of rows with gaps between them take a quarter of maintenance_work_mem at most."""
+        sizes = []
+        for where in ("a >= 0", "a % 100 > 0"):
+            load = f"SET maintenance_work_mem = '1MB'; TRUNCATE t; {self.copy()} WHERE {where}"
+            size, said = self.in_the_middle(load, "Grand total: ")
+            self.assertEqual(said, "")
+            self.assertEqual(self.sql("SELECT count(*) > 0 FROM t"), "t")
+            sizes.append(size)
+        self.assertLess(sizes[1] - sizes[0], 600_000)
 
     def test_gone(self):
         """After a load that succeeds, fails on its data or is cancelled, the context is as small as before."""
