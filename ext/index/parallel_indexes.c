@@ -17,6 +17,9 @@
  *
  * Memory is divided by the number of processes, so that all of them together
  * stay within maintenance_work_mem.
+ *
+ * Buffer and WAL usage of the workers is added to the leader's, as for any
+ * parallel build.
  */
 #include "index/build.h"
 
@@ -26,10 +29,12 @@
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/pg_am_d.h"
+#include "executor/instrument.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 
 #define KEY_BUILDS 1
+#define KEY_USAGE 2
 
 /* What the leader gives the workers, and what they report. */
 typedef struct SharedBuilds
@@ -41,6 +46,13 @@ typedef struct SharedBuilds
 	pg_atomic_uint32 next;		/* the first index that is not taken */
 	SluiceIndexBuilt built[FLEXIBLE_ARRAY_MEMBER];
 } SharedBuilds;
+
+/* What a worker has used. */
+typedef struct BuildUsage
+{
+	BufferUsage buffers;
+	WalUsage	wal;
+} BuildUsage;
 
 PGDLLEXPORT void pgsluice_index_worker_main(dsm_segment *segment, shm_toc *toc);
 
@@ -91,11 +103,15 @@ void
 pgsluice_index_worker_main(dsm_segment *segment, shm_toc *toc)
 {
 	SharedBuilds *shared = shm_toc_lookup(toc, KEY_BUILDS, false);
+	BuildUsage *usage = shm_toc_lookup(toc, KEY_USAGE, false);
 	Relation	heap;
 
 	sluice_require_build(shared->build);
+	InstrStartParallelQuery();
 	heap = table_open(shared->heap, ShareLock);
 	build_some(heap, shared, NULL);
+	usage += ParallelWorkerNumber;
+	InstrEndParallelQuery(&usage->buffers, &usage->wal);
 	table_close(heap, NoLock);
 }
 
@@ -138,6 +154,7 @@ sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int wo
 {
 	Size		size = offsetof(SharedBuilds, built) + sizeof(SluiceIndexBuilt) * count;
 	SharedBuilds *shared;
+	BuildUsage *usage;
 	ParallelContext *parallel;
 	SluiceSlots slots = {0};
 	int			launched = 0;
@@ -157,17 +174,22 @@ sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int wo
 	EnterParallelMode();
 	parallel = CreateParallelContext("pgsluice", "pgsluice_index_worker_main", workers);
 	shm_toc_estimate_chunk(&parallel->estimator, size);
-	shm_toc_estimate_keys(&parallel->estimator, 1);
+	shm_toc_estimate_chunk(&parallel->estimator, sizeof(BuildUsage) * workers);
+	shm_toc_estimate_keys(&parallel->estimator, 2);
 	shares = sluice_share_parallel(parallel);
 	if (shares)
 	{
 		shared = shm_toc_allocate(parallel->toc, size);
 		fill_shared(shared, heap, built, count, workers + 1);
 		shm_toc_insert(parallel->toc, KEY_BUILDS, shared);
+		usage = shm_toc_allocate(parallel->toc, sizeof(BuildUsage) * workers);
+		shm_toc_insert(parallel->toc, KEY_USAGE, usage);
 		LaunchParallelWorkers(parallel);
 		launched = parallel->nworkers_launched;
 		build_some(heap, shared, NULL);
 		WaitForParallelWorkersToFinish(parallel);
+		for (int i = 0; i < launched; i++)
+			InstrAccumParallelQuery(&usage[i].buffers, &usage[i].wal);
 		memcpy(built, shared->built, sizeof(SluiceIndexBuilt) * count);
 	}
 	DestroyParallelContext(parallel);

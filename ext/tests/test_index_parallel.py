@@ -124,6 +124,18 @@ class Team(OnCluster):
                     f"COPY f FROM '{path}' WITH (FORMAT csv{option}); {WORKERS}; ROLLBACK")
                 self.assertEqual(helped, str(workers))
 
+    def test_wal_of_a_copy(self):
+        """The WAL of workers that build a COPY's indexes counts as the COPY's: last_copy has nearly all that the server has written."""
+        self.table("a int, b int, c int, d int", "i, i, i, i")
+        path = self.cluster.home / "rows"
+        said = self.sql(
+            f"COPY t TO '{path}' WITH (FORMAT csv); SET pgsluice.copy = on; SET pgsluice.debug_force_routes = on; BEGIN; CREATE TABLE f (LIKE t);"
+            "CREATE INDEX ON f (a); CREATE INDEX ON f (b); CREATE INDEX ON f (c); CREATE INDEX ON f (d);"
+            "CREATE TEMPORARY TABLE place AS SELECT pg_current_wal_insert_lsn() AS lsn;"
+            f"COPY f FROM '{path}' WITH (FORMAT csv, workers 2); SELECT wal_bytes / (pg_current_wal_insert_lsn() - lsn) > 0.9 FROM pgsluice.last_copy, place;"
+            f"{WORKERS}; ROLLBACK")
+        self.assertEqual(said, "t\n2")
+
     def test_a_key_that_is_there_twice(self):
         """A duplicate key is the stock build's error, whether a worker or the leader finds it, and the workers end by themselves."""
         self.table("a int, b text", "n, 'b' || n")
