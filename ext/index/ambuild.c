@@ -53,6 +53,12 @@ static bool index_build_enabled = false;
  */
 static const SluiceIndexBuilt *complete = NULL;
 
+/*
+ * The user who runs the statement, for the report. A build itself runs as the
+ * owner of the table: index_build() and DefineIndex() switch to that user.
+ */
+static Oid	builder = InvalidOid;
+
 static object_access_hook_type prev_object_access = NULL;
 
 /*
@@ -86,7 +92,7 @@ take_complete(void)
 	last_build.method = "sorted";
 	last_build.scan = complete->old.blocks > 0 ? "merged" : "pages";
 	last_build.valid = true;
-	last_build.user = GetUserId();
+	last_build.user = builder;
 	return result;
 }
 
@@ -102,6 +108,7 @@ build_index(Relation heap, Relation index, IndexInfo *info)
 	const BuildRequest request = {.memory = maintenance_work_mem,.report = report};
 	IndexBuildResult *result;
 	instr_time	start;
+	Oid			user = builder; /* functions of the index may run statements */
 
 	compat_give_back_build(index);
 	if (complete && complete->index == RelationGetRelid(index))
@@ -129,7 +136,7 @@ build_index(Relation heap, Relation index, IndexInfo *info)
 		INSTR_TIME_SUBTRACT(report->total, start);
 	}
 	report->valid = true;
-	report->user = GetUserId();
+	report->user = user;
 	return result;
 }
 
@@ -148,7 +155,7 @@ leaves_builds(Oid index)
 	memset(report, 0, sizeof(*report));
 	report->valid = report->unseen = true;
 	report->relid = index;
-	report->user = GetUserId();
+	report->user = builder;
 	report->method = "stock";
 	strlcpy(report->reason, reason, sizeof(report->reason));
 	return true;
@@ -177,6 +184,7 @@ void
 sluice_index_complete(Relation heap, Relation index, const SluiceIndexBuilt *built)
 {
 	arm(RelationGetRelid(index));
+	builder = GetUserId();
 	PG_TRY();
 	{
 		complete = built;
@@ -284,6 +292,7 @@ sluice_index_before_utility(const Node *stmt)
 {
 	const RangeVar *name;
 
+	builder = GetUserId();
 	if (!index_build_enabled || IsAbortedTransactionBlockState())
 		return;
 	name = rebuilt_relation(stmt);

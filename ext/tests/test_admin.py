@@ -306,6 +306,18 @@ class Seen(OnCluster):
         for user, count in (("plain", "0\n0"), ("watcher", "1\n1"), ("postgres", "1\n1")):
             self.assertEqual(self.cluster.sql(f"SET client_min_messages = error; SELECT FROM f(); {self.shown}", user=user), count)
 
+    def test_builds_on_a_table_of_another_user(self):
+        """An index build is shown to the user who ran the statement, and not to the owner of the table, as whom the server runs it."""
+        self.sql("CREATE ROLE owner; CREATE ROLE loader LOGIN IN ROLE pg_read_server_files; CREATE TABLE owned (a int PRIMARY KEY);"
+                 "ALTER TABLE owned OWNER TO owner; GRANT INSERT, TRUNCATE ON owned TO loader")
+        path = self.cluster.file("rows", b"".join(b"%d\n" % n for n in range(100_000)))
+        copy = f"SET pgsluice.copy = on; BEGIN; TRUNCATE owned; COPY owned FROM '{path}'; COMMIT"
+        self.assertEqual(self.cluster.sql(f"{copy}; SELECT method FROM pgsluice.last_index_build", user="loader"), "sorted")
+        for build in (copy, "CREATE INDEX ON owned (a)", "REINDEX TABLE owned"):
+            shown = self.sql(f"SET client_min_messages = error; SET pgsluice.index_build = on; {build}; SELECT method FROM pgsluice.last_index_build;"
+                             "SET ROLE owner; SELECT method FROM pgsluice.last_index_build")
+            self.assertEqual(shown, "sorted", build)
+
     def test_discard_all(self):
         """DISCARD ALL leaves nothing in last_copy and last_index_build for the next user of a pooled connection; DISCARD PLANS keeps them."""
         self.assertEqual(self.sql(f"SET client_min_messages = error; SELECT FROM f(); DISCARD PLANS; {self.shown}"), "1\n1")
