@@ -71,12 +71,46 @@ add_row(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	sluice_index_add(state, tid, alive, values, isnull);
 }
 
-/* Reads the table row by row, as any build does. */
+/* Blocks that are read row by row before a build that is unfit can stop. */
+#define BLOCKS_BY_ROW 1024
+
+/*
+ * Reads a heap row by row, in ranges. Once the build is unfit, the rest of the
+ * table need not be read, and no expression be computed for it.
+ */
+static void
+scan_rows_in_ranges(SluiceIndexBuild *build)
+{
+	BlockNumber blocks = RelationGetNumberOfBlocks(build->heap);
+	BlockNumber count;
+
+	pgstat_progress_update_param(PROGRESS_SCAN_BLOCKS_TOTAL, blocks);
+	for (BlockNumber block = 0; block < blocks && !build->unfit; block += count)
+	{
+		count = Min(Max(sluice_threshold(BLOCKS_BY_ROW), 1), blocks - block);
+		build->reltuples +=
+			table_index_build_range_scan(build->heap, build->index, build->info,
+										 false, false, false, block, count,
+										 add_row, build, NULL);
+		/* PostgreSQL counts a scan for each range, but all are one scan. */
+		if (block > 0)
+			compat_uncount_scan(build->heap);
+		pgstat_progress_update_param(PROGRESS_SCAN_BLOCKS_DONE, block + count);
+	}
+}
+
+/*
+ * Reads the table row by row, as any build does. A concurrent build has one
+ * snapshot for all rows, so it reads the table in one scan.
+ */
 void
 sluice_index_scan_rows(SluiceIndexBuild *build)
 {
-	build->reltuples = table_index_build_scan(build->heap, build->index, build->info,
-											  true, true, add_row, build, NULL);
+	if (build->heap->rd_rel->relam == HEAP_TABLE_AM_OID && !build->info->ii_Concurrent)
+		scan_rows_in_ranges(build);
+	else
+		build->reltuples = table_index_build_scan(build->heap, build->index, build->info,
+												  true, true, add_row, build, NULL);
 }
 
 /*
@@ -211,7 +245,12 @@ add_page(SluiceIndexScan *scan, BlockNumber block)
 	build->reltuples += rows->count;
 }
 
-/* Lets PostgreSQL read the blocks that were left to it. */
+/*
+ * Lets PostgreSQL read the blocks that were left to it. Ordinary pages between
+ * two such runs are not left to it to save a scan: reading such a page row by
+ * row takes about 10 us longer, and a scan by itself 2 us, or 7 us if there
+ * are 300 sessions.
+ */
 static void
 scan_odd_blocks(SluiceIndexScan *scan)
 {

@@ -197,6 +197,8 @@ attribute_shape(Relation index, int i, bool rank_all, SluiceIndexAttribute *attr
 	attribute->by_value = att->attbyval;
 	if (att->attlen < -1)
 		return "a column's type is cstring";
+	if (att->attlen >= (int) COMPAT_BT_MAX_ITEM)
+		return "a column's type is too long for an index entry";
 	if (att->attlen == -1 && att->attstorage == TYPSTORAGE_PLAIN)
 		return "a column of variable length has storage plain";
 	if (i >= IndexRelationGetNumberOfKeyAttributes(index))

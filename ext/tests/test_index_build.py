@@ -82,12 +82,13 @@ class Index(OnCluster):
         """Scans and rows read are counted as for the stock build."""
         # The server itself reads pages with updated rows, one here and one there.
         for before in ("", "UPDATE t SET a = -a WHERE a % 700 = 0;"):
-            counted = []
-            for settings in (STOCK, SORTED):
-                self.table("a int", "n", count=3000)
-                self.sql(f"{before}{settings} CREATE INDEX ON t (a); SELECT pg_stat_force_next_flush()")
-                counted.append(self.sql("SELECT seq_scan, seq_tup_read FROM pg_stat_user_tables WHERE relname = 't'"))
-            self.assertEqual(*counted)
+            for key in ("a", "(a + 1)"):
+                counted = []
+                for settings in (STOCK, f"{SORTED} SET pgsluice.debug_force_routes = on;"):
+                    self.table("a int", "n", count=3000)
+                    self.sql(f"{before}{settings} CREATE INDEX ON t ({key}); SELECT pg_stat_force_next_flush()")
+                    counted.append(self.sql("SELECT seq_scan, seq_tup_read FROM pg_stat_user_tables WHERE relname = 't'"))
+                self.assertEqual(*counted)
 
     def test_several_columns(self):
         """Keys of up to six columns and INCLUDE columns, of all widths: the index has the stock build's pages."""
@@ -114,6 +115,24 @@ class Index(OnCluster):
             "INDEX ON t (upper(b))", "INDEX ON t (a) WHERE a % 3 = 0", "INDEX ON t ((a % 10), b)",
         ):
             compare(self, self.cluster, definition, scan="rows")
+
+    def test_expressions_that_need_not_be_computed(self):
+        """Once the core has found too many different values of an expression, it computes no more of them before the stock build begins."""
+        self.table("a int", "n", count=30000)
+        self.sql("CREATE SEQUENCE calls; CREATE FUNCTION counted(int) RETURNS numeric IMMUTABLE LANGUAGE plpgsql AS"
+                 " 'BEGIN PERFORM nextval(''public.calls''); RETURN $1; END'")
+        said = self.sql(f"{SORTED}{SMALL}SET pgsluice.debug_force_routes = on; CREATE INDEX ON t (counted(a)); {LAST} SELECT last_value < 45000 FROM calls")
+        self.assertEqual(said, "stock: too many different values of a kind that the server has to compare\nt")
+
+    def test_a_type_that_is_too_long(self):
+        """An index with a column of a type that is longer than an index entry can be is left to the stock build, which takes its NULLs."""
+        self.sql("CREATE TYPE wide; CREATE FUNCTION wide_in(cstring) RETURNS wide IMMUTABLE STRICT LANGUAGE internal AS 'namein';"
+                 "CREATE FUNCTION wide_out(wide) RETURNS cstring IMMUTABLE STRICT LANGUAGE internal AS 'nameout';"
+                 "CREATE TYPE wide (INPUT = wide_in, OUTPUT = wide_out, INTERNALLENGTH = 2704)")
+        self.table("a int, b wide", "n, NULL::wide", count=100)
+        said = self.sql(f"{SORTED}CREATE INDEX wider ON t (a) INCLUDE (b); {LAST}")
+        self.assertEqual(said, "stock: a column's type is too long for an index entry")
+        check(self.cluster, "wider")
 
     def test_keys_that_begin_alike(self):
         """URLs of a few hosts, keys that are prefixes of one another, and trailing zero bytes: the index has the stock build's pages."""
