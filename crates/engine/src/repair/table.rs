@@ -47,6 +47,7 @@ pub(crate) fn put_back_on(
         let now = of_table(guard, target.oid)?;
         for entry in now.iter().filter(|entry| entry.load == load) {
             refuse_to_put_back(&to_put_back(&target.sql, &entry.choices), options)?;
+            refuse_prepared(guard, target)?;
             done.extend(put_back_entry(entry, options, watch)?);
         }
     }
@@ -80,6 +81,26 @@ pub(crate) fn end_nothing(
     conn.exec("COMMIT")?;
     summary.notes.extend(done.into_iter().map(Text::from));
     Ok(summary)
+}
+
+/// Refuses to wait for lanes of an earlier load that are prepared and hold locks of the table: they
+/// hold them until `repair` ends them, and meanwhile all writers would queue behind this load.
+fn refuse_prepared(guard: &mut Conn, target: &Target) -> Result<(), Error> {
+    let rows = guard.query(
+        "SELECT p.gid FROM pg_catalog.pg_prepared_xacts p \
+           JOIN pg_catalog.pg_locks x ON x.transactionid = p.transaction AND x.pid IS NULL \
+           JOIN pg_catalog.pg_locks k ON k.virtualtransaction = x.virtualtransaction AND k.pid IS NULL \
+         WHERE p.database = pg_catalog.current_database() AND p.gid LIKE 'pgsluice\\_%' \
+           AND k.relation = $1::oid AND k.database = (SELECT d.oid FROM pg_catalog.pg_database d \
+             WHERE d.datname = pg_catalog.current_database())",
+        &[Some(&target.oid.to_string())],
+    )?;
+    let Some(gid) = rows.first().and_then(|row| row[0].as_ref()) else { return Ok(()) };
+    let message = format!(
+        "an earlier load left down objects of {}, and its prepared transaction {gid} holds a lock of it",
+        target.sql
+    );
+    Err(Error::new(message).with_hint("pgsluice repair ends it and recreates them"))
 }
 
 fn of_table(guard: &mut Conn, oid: u32) -> Result<Vec<LedgerEntry>, Error> {

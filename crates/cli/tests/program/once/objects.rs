@@ -134,6 +134,12 @@ fn what_cannot_be_put_back_is_an_error() {
         assert!(!said.contains("nothing new"), "{said}");
     }
     world.sql("ALTER TABLE t RENAME other TO a");
+    // A lane of a load that was killed between PREPARE TRANSACTION and COMMIT PREPARED.
+    world.sql("BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'pgsluice_3_1'");
+    let (code, said) = run(&world, &path, &LANES);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("prepared transaction pgsluice_3_1 holds a lock"), "{said}");
+    world.sql("ROLLBACK PREPARED 'pgsluice_3_1'");
     world.sql("BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE");
     let (code, said) = run(&world, &path, &["--lock-timeout", "300ms"]);
     assert_eq!(code, Some(6), "{said}");
