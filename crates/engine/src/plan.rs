@@ -29,6 +29,7 @@ mod refuse;
 mod rejects;
 mod route;
 mod settings;
+mod steps;
 
 use fields::left_out;
 use lanes::{alone, commits, committed_how, default_lanes};
@@ -36,9 +37,9 @@ use locks::Lock;
 use maintenance::maintenance;
 pub(crate) use nodes::refuse_beside_nodes;
 pub use nodes::{LeafTarget, ToNodes};
-use once::{once_notes, refuse_once};
+use once::once_notes;
 use policy::Policy;
-use refuse::{refuse, refuse_truncate, rules_passed_by, unusable, without_copy};
+use refuse::{refuse, rules_passed_by, unusable, without_copy};
 use rejects::rejected_records;
 
 pub use crate::wire::Wire;
@@ -46,6 +47,7 @@ pub(crate) use landing::cast;
 pub use landing::Landing;
 use settings::session_settings;
 pub use settings::settings;
+use steps::steps;
 
 /// What the load will do. It is shared by an `Arc`, so nothing can change it later.
 #[derive(Clone, Debug)]
@@ -213,18 +215,24 @@ pub fn plan(facts: &Facts, options: &Options) -> Result<Arc<Plan>, Error> {
         locks: Vec::new(),
         records: input.records,
     };
-    steps(&mut plan, table, options)?;
-    rejected_records(&mut plan, table, options);
-    several_lanes(&mut plan, facts, options);
-    route::route(&mut plan, facts, options);
-    nodes::to_nodes(&mut plan, facts, options)?;
-    commits(&mut plan, options);
-    plan.plain = plain(&plan, options);
-    plan.lands_by_chunk = lands_by_chunk(&plan, facts, options);
-    around_a_check(&mut plan);
-    maintenance(&mut plan, facts, options)?;
-    all_notes(&mut plan, facts, options);
+    complete(&mut plan, facts, options)?;
     Ok(Arc::new(plan))
+}
+
+/// Adds to a plan of the method what the table, the options and the number of connections require.
+fn complete(plan: &mut Plan, facts: &Facts, options: &Options) -> Result<(), Error> {
+    steps(plan, &facts.table, options)?;
+    rejected_records(plan, &facts.table, options);
+    several_lanes(plan, facts, options);
+    route::route(plan, facts, options);
+    nodes::to_nodes(plan, facts, options)?;
+    commits(plan, options);
+    plan.plain = plain(plan, options);
+    plan.lands_by_chunk = lands_by_chunk(plan, facts, options);
+    around_a_check(plan);
+    maintenance(plan, facts, options)?;
+    all_notes(plan, facts, options);
+    Ok(())
 }
 
 /// For a check, no statement is made except that for the landing table.
@@ -409,53 +417,6 @@ fn choose(
         Method::Staged | Method::Extension => choice(asked, Wire::AsIs, named),
         _ => choice(asked, wire, named),
     }
-}
-
-/// Adds the statements of the method before and after the rows.
-fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> Result<(), Error> {
-    let method = plan.method;
-    refuse_once(method, table, options)?;
-    let alters = matches!(method, Method::Unlogged | Method::UnloggedLogged);
-    let whole = alters || method == Method::CopyFresh;
-    if whole && table.kind != 'r' {
-        // Older servers accept SET UNLOGGED for a partitioned table and do nothing.
-        return Err(Error::new(format!("{method} does not work on {}", table.sql))
-            .with_hint("it needs a plain table; load the partitions one by one"));
-    }
-    if whole && !table.empty && !options.target.truncate {
-        return Err(Error::new(format!(
-            "{method} needs an empty table, and {} has rows",
-            table.sql
-        ))
-        .with_hint("`truncate` empties it in the same transaction"));
-    }
-    // Tables that inherit from this one are not loaded, so they are not emptied either.
-    let only = if table.kind == 'r' { "ONLY " } else { "" };
-    if options.target.truncate && method == Method::Lanes {
-        plan.before.push(format!("DELETE FROM {only}{}", plan.table));
-        plan.notes.push("the rows are deleted one by one: TRUNCATE would block the lanes".into());
-    } else if !table.created && (options.target.truncate || method == Method::CopyFresh) {
-        plan.before.push(format!("TRUNCATE TABLE {only}{}", plan.table));
-    }
-    if plan.private {
-        plan.before.push(format!("TRUNCATE TABLE ONLY {}", plan.table));
-        plan.notes.push(text!(
-            "{} is empty: the load locks it and builds its indexes after the rows (`indexes` keep avoids the lock)",
-            plan.table
-        ));
-    }
-    if alters && table.persistence == 'p' {
-        plan.before.push(format!("ALTER TABLE {} SET UNLOGGED", plan.table));
-        if method == Method::UnloggedLogged {
-            plan.after.push(format!("ALTER TABLE {} SET LOGGED", plan.table));
-        } else {
-            plan.notes.push(text!(
-                "{} stays UNLOGGED: a crash of the server empties it; ALTER TABLE ... SET LOGGED ends that",
-                plan.table
-            ));
-        }
-    }
-    refuse_truncate(&plan.before, table)
 }
 
 /// The settings that only `lanes`, `staged` and `insert` need.
