@@ -272,6 +272,16 @@ pub struct TableFacts {
 }
 
 impl TableFacts {
+    /// Whether it is a table, plain or partitioned: no view and no foreign table.
+    pub fn is_table(&self) -> bool {
+        matches!(self.kind, 'r' | 'p')
+    }
+
+    /// The column of this name.
+    pub fn column(&self, name: &str) -> Option<&ColumnFacts> {
+        self.columns.iter().find(|c| c.name == name)
+    }
+
     /// Returns the statement that locks the table as an INSERT does, so that its partitions stay
     /// attached.
     pub fn shared_lock(&self) -> String {

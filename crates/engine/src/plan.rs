@@ -33,7 +33,7 @@ mod steps;
 
 use fields::left_out;
 use lanes::{alone, commits, committed_how, default_lanes};
-use locks::Lock;
+use locks::{locked_first, Lock};
 use maintenance::maintenance;
 pub(crate) use nodes::refuse_beside_nodes;
 pub use nodes::{LeafTarget, ToNodes};
@@ -70,6 +70,8 @@ pub struct Plan {
     pub fields: Vec<Option<String>>,
     /// how records are converted for that, if they cannot be sent unchanged
     pub recast: Option<Recast>,
+    /// the load locks the table against all other sessions before it inspects it
+    pub(crate) locked_first: bool,
     /// the columns of the rows that are sent, in the file's order
     pub columns: Vec<String>,
     /// for each column, how an INSERT reads a text `$`, if the type alone does not determine that
@@ -175,6 +177,7 @@ pub fn plan(facts: &Facts, options: &Options) -> Result<Arc<Plan>, Error> {
         oid: table.oid,
         table: table.sql.clone(),
         relation: table.name.clone(),
+        locked_first: table.is_table() && locked_first(table, &options.target),
         readers: readers(&columns, table),
         notes: rules_passed_by(table).into_iter().chain(left_out(&fields, input)).collect(),
         recast: Recast::new(&fields, options),

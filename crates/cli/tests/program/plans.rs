@@ -106,6 +106,40 @@ fn a_table_with_rows_keeps_its_indexes_and_its_readers() {
     assert_eq!(said(&output).matches("lock: ACCESS EXCLUSIVE on").count(), 2, "{output:?}");
 }
 
+/// If an option makes the load lock the table against others, the plan and the summary name the
+/// lock, even if the table has nothing to drop or disable. There is no such lock on a table that
+/// another role owns.
+#[test]
+fn a_lock_for_nothing_is_named() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (a int); CREATE ROLE loader LOGIN; GRANT ALL ON t TO loader");
+    let file = world.file("t.csv", b"1\n");
+    let theirs = world.server.url("postgres").replace("postgres@", "loader@");
+    let lock = "ACCESS EXCLUSIVE on \"public\".\"t\" from before the first row until the commit";
+    for option in
+        [["--indexes", "rebuild"], ["--triggers", "off"], ["--foreign-keys", "revalidate"]]
+    {
+        let all = [&[file.as_str(), "--table", "t"][..], &option].concat();
+        let planned = plan(&world, &all);
+        assert!(planned.contains(&format!("\nlock      {lock}")), "{option:?}: {planned}");
+        let mut log = 0;
+        world.log(&mut log);
+        let summary = world.load(&all).unwrap();
+        assert!(summary["locks"].to_string().contains("ACCESS EXCLUSIVE on"), "{summary}");
+        assert_eq!(summary["gives_up"], "concurrent access to what is locked", "{summary}");
+        assert!(world.log(&mut log).contains("ACCESS EXCLUSIVE MODE"));
+        let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+            .args(["plan", "--to", &theirs])
+            .args(&all)
+            .output()
+            .unwrap();
+        let planned = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && !planned.contains("\nlock "), "{output:?}");
+        let lanes = [&all[..], &["--method", "lanes", "--lanes", "2"]].concat();
+        assert!(!plan(&world, &lanes).contains("\nlock "), "{option:?}");
+    }
+}
+
 /// `--no-lock-out` refuses options and methods that would lock other sessions out, and keeps
 /// indexes.
 #[test]

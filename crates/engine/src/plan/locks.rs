@@ -3,8 +3,8 @@
 use super::policy::{Choice, Policy};
 use super::Plan;
 use crate::error::Error;
-use crate::facts::{Facts, TableObjects};
-use crate::options::{Method, Options};
+use crate::facts::{Facts, TableFacts, TableObjects};
+use crate::options::{ForeignKeys, Indexes, Method, Options, TargetOptions, Triggers};
 use crate::text::text;
 use serde::Serialize;
 use std::fmt;
@@ -95,6 +95,21 @@ impl fmt::Display for Lock {
     }
 }
 
+/// Whether the load locks the table against all other sessions before it inspects it. What these
+/// options request needs that lock later: to wait for it while holding a weaker one could end in a
+/// deadlock.
+pub(crate) fn locked_first(table: &TableFacts, target: &TargetOptions) -> bool {
+    // With lanes, several connections use the table, so none may lock it exclusively.
+    let lanes = target.method == Method::Lanes;
+    // Nothing is dropped from a table that another role owns.
+    let down = table.owned
+        && (target.indexes == Indexes::Rebuild
+            || target.foreign_keys == ForeignKeys::Revalidate
+            || target.triggers == Triggers::Off);
+    target.method.exclusive()
+        || (target.truncate || down && target.method != Method::Insert) && !lanes
+}
+
 /// The locks of a plan that drops or disables objects as in `decision`.
 pub fn locks(plan: &Plan, options: &Options, decision: &Policy, size: Size) -> Vec<Lock> {
     // Other sessions do not see a new table before the commit.
@@ -118,7 +133,8 @@ pub fn locks(plan: &Plan, options: &Options, decision: &Policy, size: Size) -> V
     };
     let mut locks = Vec::new();
     let within = !plan.commits_first();
-    let whole = plan.method.exclusive()
+    let whole = plan.locked_first
+        || plan.method.exclusive()
         || plan.private
         || plan.before.iter().any(|s| s.starts_with("TRUNCATE"))
         || plan.nodes.as_ref().is_some_and(|nodes| nodes.truncate)

@@ -9,8 +9,8 @@ use crate::facts::{NewTable, ServerFacts, TableFacts};
 use crate::input::Reader;
 use crate::ledger;
 use crate::once::parts::mark_session;
-use crate::options::{Create, FileFormat, Method, Options, TargetOptions};
-use crate::options::{ForeignKeys, Indexes, Triggers};
+use crate::options::{Create, FileFormat, Indexes, Method, Options, TargetOptions};
+use crate::plan::locks::locked_first;
 use crate::text::text;
 use std::thread;
 use std::time::Duration;
@@ -162,20 +162,9 @@ pub fn inspect(
 
 /// Locks the table, so that the facts about it stay valid until the load ends.
 fn lock_table(conn: &mut Conn, table: &TableFacts, target: &TargetOptions) -> Result<(), Error> {
-    // With lanes, several connections use the table, so none may lock it exclusively.
-    let lanes = target.method == Method::Lanes;
-    // What these options request needs an exclusive lock later. To wait for it while holding a
-    // weaker lock could end in a deadlock. Nothing is dropped from a table that another role owns.
-    let down = table.owned
-        && (target.indexes == Indexes::Rebuild
-            || target.foreign_keys == ForeignKeys::Revalidate
-            || target.triggers == Triggers::Off);
-    let exclusive = target.method.exclusive()
-        || (target.truncate || down && target.method != Method::Insert) && !lanes;
-    let statement = if exclusive {
-        format!("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE", table.sql)
-    } else {
-        table.shared_lock()
+    let statement = match locked_first(table, target) {
+        true => format!("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE", table.sql),
+        false => table.shared_lock(),
     };
     conn.exec(&statement)?;
     Ok(())
