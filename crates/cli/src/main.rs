@@ -49,7 +49,7 @@ Exit codes:
   3  loaded, and some records were rejected
   4  bad data
   5  no connection, or it was lost; nothing is loaded, and the command can be repeated
-  6  a lock or a time limit; nothing is loaded, and the command can be repeated
+  6  a lock, a time limit, or the table was altered meanwhile; nothing is loaded, and the command can be repeated
   7  cancelled
   8  internal error";
 

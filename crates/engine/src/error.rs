@@ -60,7 +60,8 @@ pub enum Kind {
     /// the server cannot be reached, or the connection is lost: nothing is loaded, and the same
     /// load may succeed later
     Connection,
-    /// a lock, a deadlock or a time limit: nothing is loaded, and the same load may succeed later
+    /// a lock, a deadlock, a time limit, or DDL of another session: nothing is loaded, and the same
+    /// load may succeed later
     Busy,
     /// the user, or an administrator, stopped it
     Cancelled,

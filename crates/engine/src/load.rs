@@ -17,7 +17,7 @@ use crate::repair::{end_earlier, end_nothing, put_back_on};
 use crate::report::Summary;
 use crate::session::conn::Conn;
 use crate::session::lane::LaneCounts;
-use crate::session::{create, extension_report, transaction};
+use crate::session::{create, extension_report, transaction, unchanged};
 use crate::text::Text;
 use crate::watch::Watch;
 use std::sync::Arc;
@@ -157,6 +157,9 @@ pub(crate) fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
     let wal_start = transaction::wal_position(&mut conn);
     transaction::begin(&mut conn, options)?;
     let plan = make_plan(&mut conn, &reader, options, Purpose::Load, true)?;
+    if recording.is_some_and(|recording| recording.target.oid != plan.oid) {
+        return Err(unchanged::changed(&plan.table));
+    }
     let locked = Instant::now();
     let passed = plan.read_by(&mut reader);
     on_event(Event::Planned(&plan));

@@ -70,10 +70,14 @@ pub struct Plan {
     pub fields: Vec<Option<String>>,
     /// how records are converted for that, if they cannot be sent unchanged
     pub recast: Option<Recast>,
+    /// the statement that locks the table as an INSERT does; `None` if it is not locked by name
+    pub(crate) shared_lock: Option<String>,
     /// the load locks the table against all other sessions before it inspects it
     pub(crate) locked_first: bool,
     /// the columns of the rows that are sent, in the file's order
     pub columns: Vec<String>,
+    /// the type of each column, in SQL
+    pub types: Vec<String>,
     /// for each column, how an INSERT reads a text `$`, if the type alone does not determine that
     pub readers: Vec<Option<String>>,
     /// how records are encoded
@@ -177,8 +181,10 @@ pub fn plan(facts: &Facts, options: &Options) -> Result<Arc<Plan>, Error> {
         oid: table.oid,
         table: table.sql.clone(),
         relation: table.name.clone(),
+        shared_lock: table.is_table().then(|| table.shared_lock()),
         locked_first: table.is_table() && locked_first(table, &options.target),
         readers: readers(&columns, table),
+        types: types(&columns, table),
         notes: rules_passed_by(table).into_iter().chain(left_out(&fields, input)).collect(),
         recast: Recast::new(&fields, options),
         fields,
@@ -319,8 +325,12 @@ fn triggers_fire(method: Method, table: &TableFacts, options: &Options) -> bool 
 }
 
 fn readers(columns: &[String], table: &TableFacts) -> Vec<Option<String>> {
-    let facts = |name: &String| table.columns.iter().find(|c| c.name == *name);
-    columns.iter().map(|name| facts(name)?.reader.clone()).collect()
+    columns.iter().map(|name| table.column(name)?.reader.clone()).collect()
+}
+
+fn types(columns: &[String], table: &TableFacts) -> Vec<String> {
+    let of = |name: &String| table.column(name).map_or(String::new(), |c| c.type_name.clone());
+    columns.iter().map(of).collect()
 }
 
 /// The row for each record on the wire. Its columns are in the file's order.
@@ -331,7 +341,7 @@ fn shape(
     options: &Options,
 ) -> RowShape {
     let column = |(field, name): (usize, &String)| {
-        let facts = table.columns.iter().find(|c| c.name == *name);
+        let facts = table.column(name);
         let mut column = Column::new(name, facts.map_or(Type::Server, |c| c.ty.clone()), field);
         column.not_null = facts.is_some_and(|c| c.not_null);
         // The NULL options do not apply to a value that is not from the file.

@@ -26,8 +26,6 @@ pub struct Router {
     pub leaves: Vec<String>,
     /// the table and its partitions at the time when this was created
     pub partitions: Vec<Partition>,
-    /// the statement that keeps partitions attached until the transaction ends
-    pub shared_lock: String,
     /// the load has truncated the leaves, and freezes their rows
     pub freeze: bool,
     node: Node,

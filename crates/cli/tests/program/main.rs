@@ -2,6 +2,7 @@
 //! once, and initdb runs once for each version.
 
 mod advice;
+mod altered;
 mod binary;
 mod common;
 mod connections;

@@ -11,7 +11,7 @@ use crate::reject::{already_there, Amount, RejectFile, RejectForm, Rejects};
 use crate::session::conn::Conn;
 use crate::session::deadlock_watch::DeadlockWatch;
 use crate::session::lane::{Lane, LaneCounts};
-use crate::session::{staged, transaction};
+use crate::session::{staged, transaction, unchanged};
 use crate::text::text;
 use crate::watch::Watch;
 use std::io;
@@ -82,6 +82,7 @@ pub(crate) fn open_lanes(
         // Commit, so that the other connections can see the table.
         first.exec("COMMIT")?;
         transaction::begin(&mut first, options)?;
+        unchanged::hold(&mut first, plan)?;
     }
     let mut lanes = vec![lane(first)];
     for _ in 1..plan.lanes {
@@ -92,8 +93,8 @@ pub(crate) fn open_lanes(
         transaction::begin(&mut conn, options)?;
         lanes.push(lane(conn));
     }
-    if plan.lanes > 1 {
-        lanes.iter_mut().try_for_each(Lane::hold_partitions)?;
+    if plan.router.is_some() && plan.lanes > 1 {
+        lanes.iter_mut().try_for_each(Lane::hold_table)?;
     }
     if plan.method == Method::Insert {
         // Each INSERT of a row is a separate transaction.

@@ -10,7 +10,7 @@ use crate::plan::locks::{locks, Size};
 use crate::plan::policy::{self, Course};
 use crate::plan::Plan;
 use crate::session::conn::Conn;
-use crate::session::{extension_report, transaction};
+use crate::session::{extension_report, transaction, unchanged};
 use crate::text::{text, Text};
 use crate::watch::Watch;
 
@@ -160,7 +160,8 @@ impl Maintenance {
     ///
     /// # Errors
     ///
-    /// The connection is lost, or the server reports an error.
+    /// The connection is lost, the server reports an error, or another session has altered the table
+    /// between the two transactions.
     pub fn let_others_in(
         &self,
         conn: &mut Conn,
@@ -172,7 +173,7 @@ impl Maintenance {
         }
         transaction::commit(conn, &options.target.url)?;
         transaction::begin(conn, options)?;
-        conn.exec(&format!("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE", plan.table)).map(drop)
+        unchanged::hold(conn, plan)
     }
 
     /// Recreates all objects in the load's transaction, before its commit. Returns the steps.

@@ -38,7 +38,6 @@ pub(super) fn route(plan: &mut Plan, facts: &Facts, options: &Options) {
     match made {
         Ok((router, refused)) if auto && (router.leaves.len() > FEW || !refused.is_empty()) => {}
         Ok((mut router, refused)) => {
-            router.shared_lock = table.shared_lock();
             router.freeze = freezes(plan, facts, options, named);
             let why = if auto { ", since they have indexes" } else { "" };
             let frozen = if router.freeze { "; their rows are frozen" } else { "" };

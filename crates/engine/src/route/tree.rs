@@ -55,11 +55,10 @@ pub fn router(
         (true, None) => Err("it has no partitions".into()),
         _ => {
             let ascii_only = server.encoding != "UTF8";
-            let (partitions, shared_lock) = (partitions.to_vec(), String::new());
+            let partitions = partitions.to_vec();
             let needed = sorted;
             let freeze = false;
-            let router =
-                Router { leaves, partitions, shared_lock, freeze, node, needed, ascii_only };
+            let router = Router { leaves, partitions, freeze, node, needed, ascii_only };
             Ok((router, refused))
         }
     }

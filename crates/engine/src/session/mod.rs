@@ -22,5 +22,6 @@ pub mod statement;
 pub mod target;
 pub mod transaction;
 mod types;
+pub(crate) mod unchanged;
 
 pub use libpq::COMPILED_OPENSSL;

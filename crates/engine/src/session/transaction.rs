@@ -4,6 +4,7 @@ use super::catalog;
 use super::conn::Conn;
 use super::create;
 use super::exclusive_table;
+use super::unchanged;
 use crate::error::{Error, Kind};
 use crate::facts::{NewTable, ServerFacts, TableFacts};
 use crate::input::Reader;
@@ -153,8 +154,14 @@ pub fn inspect(
             exclusive_table::can(conn, &table)?
         };
     }
-    if lock && !table.private && matches!(table.kind, 'r' | 'p') {
-        lock_table(conn, &table, target)?;
+    if lock && table.is_table() {
+        if !table.private {
+            lock_table(conn, &table, target)?;
+        }
+        // Before the lock was granted, another table may have taken the name.
+        if catalog::find(conn, &target.table)?.map_or(true, |now| now.oid != table.oid) {
+            return Err(unchanged::changed(&table.sql));
+        }
     }
     catalog::describe(conn, &server, &mut table)?;
     Ok((server, table, new))

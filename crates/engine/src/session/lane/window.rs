@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::input::Part;
 use crate::plan::Plan;
 use crate::route::{Router, Split};
-use crate::session::{partitions, statement};
+use crate::session::{partitions, statement, unchanged};
 use pgsluice_core::sink::{HEADER, TRAILER};
 use std::sync::Arc;
 use std::time::Instant;
@@ -48,16 +48,16 @@ const WINDOW: usize = 32 << 20;
 const WINDOWS: usize = 2 * WINDOW;
 
 impl Lane {
-    /// Locks the table, so that its partitions stay attached until the transaction ends, and
-    /// compares them with those by which rows are routed.
+    /// Locks the table until the transaction ends, so that its partitions stay attached. Compares
+    /// the table with the plan, and its partitions with those by which rows are routed.
     ///
     /// # Errors
     ///
-    /// The connection is lost, or the role may not lock the table any more.
-    pub(crate) fn hold_partitions(&mut self) -> Result<(), Error> {
+    /// The table has changed, the role may not lock it any more, or the connection is lost.
+    pub(crate) fn hold_table(&mut self) -> Result<(), Error> {
         let plan = self.plan.clone();
+        unchanged::hold(&mut self.conn, &plan)?;
         let Some(router) = &plan.router else { return Ok(()) };
-        self.conn.exec(&router.shared_lock)?;
         self.window.stale = partitions::read(&mut self.conn, plan.oid)? != router.partitions;
         self.counts.stale_transactions += u64::from(self.window.stale);
         Ok(())

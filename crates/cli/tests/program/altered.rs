@@ -1,0 +1,160 @@
+//! DDL of another session that alters or replaces the table while a load waits for a lock, or
+//! between two of its transactions.
+
+use crate::common::{each_major, wait_until, World};
+use pgsluice_engine::internals::Conn;
+use std::io::Write;
+use std::thread;
+
+/// A world whose new sessions have a time zone other than UTC.
+fn world() -> World {
+    let mut world = World::new(&each_major().remove(0));
+    world.sql("ALTER DATABASE postgres SET TimeZone = 'Europe/Berlin'");
+    world
+}
+
+fn session(world: &World) -> Conn {
+    Conn::open(&world.server.url("postgres")).unwrap()
+}
+
+/// Waits until this number of locks are waited for.
+fn wait_for_waits(world: &mut World, count: &str) {
+    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    wait_until(|| format!("{count} locks are not waited for"), || world.sql(waits) == count);
+}
+
+/// The times in a table, as they are in the files.
+fn times(world: &mut World, table: &str) -> String {
+    world.sql(&format!(
+        "SELECT string_agg(DISTINCT (at AT TIME ZONE 'Europe/Berlin')::text, ' ') FROM {table}"
+    ))
+}
+
+/// Rows of a block of the input.
+const ROWS: usize = 5_000;
+
+fn block() -> Vec<u8> {
+    let words = "words to fill the row ".repeat(20);
+    (0..ROWS).flat_map(|i| format!("2020-07-01 12:00:00,{words}{i}\n").into_bytes()).collect()
+}
+
+const LOAD: [&str; 11] = [
+    "load",
+    "-",
+    "--quiet",
+    "--table",
+    "t",
+    "--method",
+    "copy-binary",
+    "--once",
+    "--source-name=rows",
+    "--commit-every",
+    "1MB",
+];
+
+/// Loads blocks in pieces while another session runs DDL, which waits for a commit of the load.
+/// Checks that the load fails. Then runs the same command again, with all blocks; returns the
+/// number of rows of these.
+fn altered_between_pieces(world: &mut World, ddl: &'static str) -> usize {
+    let block = block();
+    let mut child = world.start(&LOAD);
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(&block).unwrap();
+    wait_until(|| "nothing is committed".into(), || world.sql("SELECT count(*) FROM t") != "0");
+    let mut other = session(world);
+    let ddl = thread::spawn(move || other.exec(ddl).map(drop));
+    let mut blocks = 1;
+    // The load may end while blocks are written.
+    while !ddl.is_finished() {
+        let _ = input.write_all(&block);
+        blocks += 1;
+    }
+    ddl.join().unwrap().unwrap();
+    for _ in 0..3 {
+        let _ = input.write_all(&block);
+        blocks += 1;
+    }
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(6), "{said}");
+    assert!(said.contains("table \"public\".\"t\" was changed during the load"), "{said}");
+    assert!(said.contains("the same command continues"), "{said}");
+    let output = world.run_with(&LOAD, &block.repeat(blocks));
+    assert!(output.status.success(), "{output:?}");
+    blocks * ROWS
+}
+
+/// A column gets another type between two commits of a load. The load does not send the other rows
+/// in the form of the old type, which would alter them; the same command loads them.
+#[test]
+fn a_column_that_is_altered_between_two_commits_gets_no_other_values() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (at timestamp, b text)");
+    let rows = altered_between_pieces(&mut world, "ALTER TABLE t ALTER at TYPE timestamptz");
+    assert_eq!(times(&mut world, "t"), "2020-07-01 12:00:00");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), rows.to_string());
+}
+
+/// Another table takes the name between two commits of a load. The load fails at once, and the same
+/// command loads the whole file into the new table.
+#[test]
+fn a_table_that_is_replaced_between_two_commits_gets_the_whole_file() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (at timestamptz, b text); CREATE TABLE new (LIKE t)");
+    let swap = "ALTER TABLE t RENAME TO old; ALTER TABLE new RENAME TO t";
+    let rows = altered_between_pieces(&mut world, swap);
+    assert_eq!(world.sql("SELECT count(*) FROM t"), rows.to_string());
+    assert_eq!(times(&mut world, "old"), "2020-07-01 12:00:00");
+}
+
+/// Before their rows, lanes commit that an index is dropped. If another session alters a column at
+/// that moment, the load fails, no row is loaded, and the index is back.
+#[test]
+fn a_column_that_is_altered_before_the_rows_of_lanes_gets_none() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (at timestamp, n int); CREATE INDEX t_n ON t (n)");
+    let file = world.file("rows.csv", &b"2020-07-01 12:00:00,1\n".repeat(1_000));
+    let all = ["--table", "t", "--method", "lanes", "--lanes", "2", "--indexes", "rebuild"];
+    let load = [&["load", &file, "--quiet"], &all[..]].concat();
+    // The load waits for this lock, and the ALTER TABLE waits for the load.
+    let mut reader = session(&world);
+    reader.exec("BEGIN; LOCK TABLE t IN ACCESS SHARE MODE").unwrap();
+    let child = world.start(&load);
+    wait_for_waits(&mut world, "1");
+    let mut other = session(&world);
+    let ddl = "ALTER TABLE t ALTER at TYPE timestamptz";
+    let ddl = thread::spawn(move || other.exec(ddl).map(drop));
+    wait_for_waits(&mut world, "2");
+    reader.exec("COMMIT").unwrap();
+    let output = child.wait_with_output().unwrap();
+    ddl.join().unwrap().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(6), "{said}");
+    assert!(said.contains("was changed during the load; nothing was loaded"), "{said}");
+    let left = "SELECT count(*) || ' ' || (to_regclass('t_n') IS NOT NULL) FROM t";
+    assert_eq!(world.sql(left), "0 true", "{said}");
+    assert!(world.run(&load).status.success());
+    assert_eq!(times(&mut world, "t"), "2020-07-01 12:00:00");
+}
+
+/// Another table takes the name while a load waits for its lock. The load fails, and does not send
+/// rows in the form of the first table.
+#[test]
+fn a_table_that_is_replaced_before_it_is_locked_gets_no_rows_of_the_first() {
+    let mut world = world();
+    world.sql("CREATE TABLE t (at timestamp); CREATE TABLE new (at timestamptz)");
+    let file = world.file("rows.csv", b"2020-07-01 12:00:00\n");
+    let load = ["load", &file, "--quiet", "--table", "t", "--method", "copy-binary"];
+    let mut other = session(&world);
+    other.exec("BEGIN; ALTER TABLE t RENAME TO old; ALTER TABLE new RENAME TO t").unwrap();
+    let child = world.start(&load);
+    wait_for_waits(&mut world, "1");
+    other.exec("COMMIT").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(6), "{said}");
+    assert!(said.contains("was changed during the load; nothing was loaded"), "{said}");
+    assert!(world.run(&load).status.success());
+    assert_eq!(times(&mut world, "t"), "2020-07-01 12:00:00");
+}
