@@ -257,6 +257,8 @@ pub struct TableFacts {
     pub foreign_keys: u32,
     /// other tables refer to it
     pub referenced: bool,
+    /// a DELETE of its rows may delete or change rows of other tables, by their foreign keys
+    pub cascades: bool,
     /// it has a foreign key to itself, so whether a row is valid depends on other rows of the load
     pub refers_to_itself: bool,
     /// it, or a partition of it, has a unique index or an exclusion constraint

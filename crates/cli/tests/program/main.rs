@@ -45,4 +45,5 @@ mod server;
 mod sniff;
 mod statistics;
 mod storage;
+mod truncate;
 mod values;

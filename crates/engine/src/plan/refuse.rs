@@ -6,6 +6,10 @@ use crate::options::{FileFormat, Method, Options};
 use crate::text::{text, Text};
 use pgsluice_core::shape::RowShape;
 
+/// The hint for a table that neither TRUNCATE nor DELETE can empty alone.
+const TOGETHER: &str =
+    "empty it before the load, together with those tables, by TRUNCATE ... CASCADE";
+
 /// The fault of an installed extension.
 pub(super) fn unusable(fault: &str) -> String {
     format!("the extension pgsluice is in this database and cannot be used: {fault}")
@@ -118,8 +122,24 @@ pub(super) fn refuse_truncate(before: &[String], table: &TableFacts) -> Result<(
         "{} cannot be truncated: foreign keys of other tables refer to it",
         table.sql
     ));
-    Err(error.with_hint(
-        "`method` lanes deletes its rows instead; or empty it before the load, together with those \
-         tables, by TRUNCATE ... CASCADE",
-    ))
+    Err(error.with_hint(match table.cascades {
+        true => TOGETHER,
+        false => {
+            "`method` lanes deletes its rows instead; or empty it before the load, together with those \
+             tables, by TRUNCATE ... CASCADE"
+        }
+    }))
+}
+
+/// Foreign keys of other tables may delete or change rows there when rows of the table are deleted.
+pub(super) fn refuse_delete(table: &TableFacts) -> Result<(), Error> {
+    if !table.cascades {
+        return Ok(());
+    }
+    let error = Error::new(format!(
+        "{} cannot be emptied by DELETE: foreign keys with ON DELETE CASCADE, SET NULL or SET DEFAULT \
+         would delete or change rows of other tables",
+        table.sql
+    ));
+    Err(error.with_hint(TOGETHER))
 }

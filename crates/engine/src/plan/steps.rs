@@ -1,7 +1,7 @@
 //! The statements of a method before and after the rows.
 
 use super::once::refuse_once;
-use super::refuse::refuse_truncate;
+use super::refuse::{refuse_delete, refuse_truncate};
 use super::Plan;
 use crate::error::Error;
 use crate::facts::TableFacts;
@@ -29,8 +29,12 @@ pub(super) fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> R
     // Tables that inherit from this one are not loaded, so they are not emptied either.
     let only = if table.kind == 'r' { "ONLY " } else { "" };
     if options.target.truncate && method == Method::Lanes {
+        refuse_delete(table)?;
         plan.before.push(format!("DELETE FROM {only}{}", plan.table));
-        plan.notes.push("the rows are deleted one by one: TRUNCATE would block the lanes".into());
+        plan.notes.push(
+            "the rows are deleted one by one, and triggers on DELETE fire: TRUNCATE would block the lanes"
+                .into(),
+        );
     } else if !table.created && (options.target.truncate || method == Method::CopyFresh) {
         plan.before.push(format!("TRUNCATE TABLE {only}{}", plan.table));
     }

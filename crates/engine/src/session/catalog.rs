@@ -120,6 +120,38 @@ pub fn find(conn: &mut Conn, name: &str) -> Result<Option<TableFacts>, Error> {
     }))
 }
 
+/// The facts about a table in one row. A foreign key of a partition to its partitioned table is not
+/// one of another table.
+const FACTS: &str = "SELECT (SELECT count(*) FROM pg_catalog.pg_constraint \
+       WHERE conrelid = $1::oid AND contype = 'f'), \
+     EXISTS (SELECT 1 FROM pg_catalog.pg_constraint \
+       WHERE confrelid = $1::oid AND contype = 'f' AND conrelid <> $1::oid AND conrelid NOT IN \
+         (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass))), \
+     (SELECT count(*) FROM pg_catalog.pg_partition_tree($1::oid::regclass) WHERE isleaf), \
+     (SELECT coalesce(sum(pg_catalog.pg_total_relation_size(relid)), 0) \
+       FROM pg_catalog.pg_partition_tree($1::oid::regclass)) \
+     + CASE WHEN c.relkind = 'r' AND NOT c.relispartition \
+       THEN pg_catalog.pg_total_relation_size($1::oid) ELSE 0 END, \
+     has_table_privilege($1::oid, 'SELECT'), \
+     (SELECT coalesce(sum(pg_catalog.pg_relation_size(relid)), 0) \
+       FROM pg_catalog.pg_partition_tree($1::oid::regclass)) \
+     + CASE WHEN c.relkind = 'r' AND NOT c.relispartition \
+       THEN pg_catalog.pg_relation_size($1::oid) ELSE 0 END, \
+     EXISTS (SELECT 1 FROM pg_catalog.pg_constraint \
+       WHERE conrelid = $1::oid AND contype = 'f' AND confrelid = $1::oid), \
+     EXISTS (SELECT 1 FROM pg_catalog.pg_index \
+       WHERE (indisunique OR indisexclusion) AND (indrelid = $1::oid OR indrelid IN \
+         (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass)))), \
+     row_security_active($1::oid), \
+     (SELECT string_agg(rulename, E'\\n' ORDER BY rulename) FROM pg_catalog.pg_rewrite \
+       WHERE ev_class = $1::oid AND ev_type = '3' AND ev_enabled <> 'D'), \
+     EXISTS (SELECT 1 FROM pg_catalog.pg_constraint \
+       WHERE contype = 'f' AND confdeltype IN ('c', 'n', 'd') AND (confrelid = $1::oid \
+         OR confrelid IN (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass))) \
+       AND conrelid <> $1::oid AND conrelid NOT IN \
+         (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass))) \
+     FROM pg_catalog.pg_class c WHERE c.oid = $1::oid";
+
 /// Reads everything about the table that [`find`] has found. The caller has locked it, so that the
 /// facts stay valid.
 ///
@@ -135,32 +167,7 @@ pub fn describe(
     table.columns = columns(conn, server, &oid)?;
     table.indexes = indexes(conn, &oid)?;
     table.triggers = triggers(conn, &oid)?;
-    let rows = conn.query(
-        "SELECT (SELECT count(*) FROM pg_catalog.pg_constraint \
-           WHERE conrelid = $1::oid AND contype = 'f'), \
-         EXISTS (SELECT 1 FROM pg_catalog.pg_constraint \
-           WHERE confrelid = $1::oid AND contype = 'f' AND conrelid <> $1::oid), \
-         (SELECT count(*) FROM pg_catalog.pg_partition_tree($1::oid::regclass) WHERE isleaf), \
-         (SELECT coalesce(sum(pg_catalog.pg_total_relation_size(relid)), 0) \
-           FROM pg_catalog.pg_partition_tree($1::oid::regclass)) \
-         + CASE WHEN c.relkind = 'r' AND NOT c.relispartition \
-           THEN pg_catalog.pg_total_relation_size($1::oid) ELSE 0 END, \
-         has_table_privilege($1::oid, 'SELECT'), \
-         (SELECT coalesce(sum(pg_catalog.pg_relation_size(relid)), 0) \
-           FROM pg_catalog.pg_partition_tree($1::oid::regclass)) \
-         + CASE WHEN c.relkind = 'r' AND NOT c.relispartition \
-           THEN pg_catalog.pg_relation_size($1::oid) ELSE 0 END, \
-         EXISTS (SELECT 1 FROM pg_catalog.pg_constraint \
-           WHERE conrelid = $1::oid AND contype = 'f' AND confrelid = $1::oid), \
-         EXISTS (SELECT 1 FROM pg_catalog.pg_index \
-           WHERE (indisunique OR indisexclusion) AND (indrelid = $1::oid OR indrelid IN \
-             (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass)))), \
-         row_security_active($1::oid), \
-         (SELECT string_agg(rulename, E'\\n' ORDER BY rulename) FROM pg_catalog.pg_rewrite \
-           WHERE ev_class = $1::oid AND ev_type = '3' AND ev_enabled <> 'D') \
-         FROM pg_catalog.pg_class c WHERE c.oid = $1::oid",
-        &[Some(&oid)],
-    )?;
+    let rows = conn.query(FACTS, &[Some(&oid)])?;
     // This happens only if the table is not locked, as for a plan that is only shown.
     let Some(row) = rows.first() else {
         return Err(Error::new(format!("table {} was dropped in the meantime", table.sql)));
@@ -168,6 +175,7 @@ pub fn describe(
     let text = |i: usize| row[i].clone().unwrap_or_default();
     table.foreign_keys = text(0).parse().unwrap_or(0);
     table.referenced = text(1) == "t";
+    table.cascades = text(10) == "t";
     table.partitions = if table.kind == 'p' { text(2).parse().unwrap_or(0) } else { 0 };
     table.bytes = text(3).parse().unwrap_or(0);
     table.row_security = text(8) == "t";

@@ -7,6 +7,7 @@ pub mod catalog;
 pub mod conn;
 pub mod create;
 pub mod deadlock_watch;
+pub mod emptied;
 pub mod exclusive_table;
 pub mod extension_report;
 pub(crate) mod header;

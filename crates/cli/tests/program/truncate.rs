@@ -1,0 +1,102 @@
+//! `--truncate`: the table has only the new rows, and other tables keep theirs.
+
+use crate::common::{each_major, World};
+use std::process::Output;
+
+const LANES: [&str; 3] = ["--truncate", "--method", "lanes"];
+
+fn world() -> World {
+    World::new(each_major().last().unwrap())
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// With lanes, rows are deleted. If foreign keys would delete or change rows of other tables, the
+/// load is refused, and no hint names lanes.
+#[test]
+fn other_tables_keep_their_rows() {
+    let mut world = world();
+    let file = world.file("rows.csv", b"3\n4\n");
+    for action in ["CASCADE", "SET NULL", "SET DEFAULT"] {
+        world.sql(&format!(
+            "DROP TABLE IF EXISTS c, p; CREATE TABLE p (id int PRIMARY KEY);
+             INSERT INTO p VALUES (1), (2);
+             CREATE TABLE c (pid int DEFAULT 2 REFERENCES p ON DELETE {action});
+             INSERT INTO c VALUES (1)"
+        ));
+        for command in ["plan", "load"] {
+            let base = [command, &file, "--table", "p"];
+            let output = world.run(&[&base[..], &LANES].concat());
+            let told = said(&output);
+            assert_eq!(output.status.code(), Some(1), "{action}: {told}");
+            assert!(told.contains("cannot be emptied by DELETE"), "{action}: {told}");
+            let told = said(&world.run(&[&base[..], &LANES[..1]].concat()));
+            assert!(told.contains("cannot be truncated"), "{action}: {told}");
+            assert!(told.contains("TRUNCATE ... CASCADE") && !told.contains("lanes"), "{told}");
+        }
+        let left = "SELECT (SELECT count(*) FROM p) || ' ' || sum(pid) FROM c";
+        assert_eq!(world.sql(left), "2 1", "{action}");
+    }
+    // Without an action, the server refuses to delete rows that others refer to.
+    world.sql("DROP TABLE c; CREATE TABLE c (pid int REFERENCES p)");
+    let base = ["load", &file, "--table", "p"];
+    let told = said(&world.run(&[&base[..], &LANES[..1]].concat()));
+    assert!(told.contains("--method lanes deletes its rows instead"), "{told}");
+    assert_eq!(world.load(&[&base[1..], &LANES].concat()).unwrap()["loaded"], 2);
+    assert_eq!(world.sql("SELECT count(*) || ' ' || min(id) FROM p"), "2 3");
+}
+
+/// With lanes, a trigger or a rule may keep rows that should be deleted. The load then fails, and
+/// adds no row to them.
+#[test]
+fn rows_that_a_trigger_or_a_rule_keeps_are_an_error() {
+    let mut world = world();
+    world.sql(
+        "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+         CREATE FUNCTION let() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN OLD; END'",
+    );
+    let file = world.file("rows.csv", b"3\n4\n");
+    let trigger = "CREATE TRIGGER g BEFORE DELETE ON t FOR EACH ROW EXECUTE FUNCTION";
+    for (object, table, kept) in [
+        (format!("{trigger} keep()"), "", true),
+        ("CREATE RULE r AS ON DELETE TO t DO INSTEAD NOTHING".into(), "", true),
+        (format!("{trigger} let()"), "", false),
+        (format!("{trigger} keep()").replace("ON t", "ON t1"), "PARTITION BY LIST (a)", true),
+    ] {
+        world.sql(&format!("DROP TABLE IF EXISTS t; CREATE TABLE t (a int) {table}"));
+        if !table.is_empty() {
+            world.sql("CREATE TABLE t1 PARTITION OF t DEFAULT");
+        }
+        world.sql(&format!("INSERT INTO t VALUES (7); {object}"));
+        let loaded = world.load(&[&[file.as_str(), "--table", "t"], &LANES[..]].concat());
+        if kept {
+            let told = loaded.unwrap_err();
+            assert!(told.contains("DELETE has left rows in \"public\".\"t\""), "{object}: {told}");
+        } else {
+            assert_eq!(loaded.unwrap()["loaded"], 2, "{object}");
+        }
+        let left = if kept { "7" } else { "3 4" };
+        let rows = "SELECT string_agg(a::text, ' ' ORDER BY a) FROM t";
+        assert_eq!(world.sql(rows), left, "{object}");
+    }
+}
+
+/// A partitioned table with a foreign key to itself is truncated, as the server allows it.
+#[test]
+fn a_partitioned_table_that_refers_to_itself_is_truncated() {
+    let mut world = world();
+    world.sql(
+        "CREATE TABLE t (a int PRIMARY KEY, up int REFERENCES t) PARTITION BY RANGE (a);
+         CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (10);
+         INSERT INTO t VALUES (1, NULL), (2, 1)",
+    );
+    let file = world.file("rows.csv", b"3,\n4,3\n5,4\n");
+    let summary = world.load(&[&file, "--table", "t", "--truncate"]).unwrap();
+    assert_eq!((&summary["loaded"], world.sql("SELECT min(a) FROM t").as_str()), (&3.into(), "3"));
+    // Those of other tables still count.
+    world.sql("CREATE TABLE c (a int REFERENCES t)");
+    let told = world.load(&[&file, "--table", "t", "--truncate"]).unwrap_err();
+    assert!(told.contains("cannot be truncated"), "{told}");
+}
