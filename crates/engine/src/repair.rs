@@ -1,6 +1,7 @@
 //! `repair`: recreates objects that a load has left dropped or disabled after a crash, and ends
 //! transactions that lanes had prepared for their common commit.
 
+mod lanes;
 mod nodes;
 mod table;
 
@@ -10,7 +11,7 @@ pub(crate) use table::{end_nothing, put_back_on};
 use crate::error::Error;
 use crate::ledger::{self, State};
 use crate::maintenance::{put_back_committed, Restored};
-use crate::session::conn::{quote_literal, Conn};
+use crate::session::conn::Conn;
 use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
 
 /// What `repair` has found and done.
@@ -43,7 +44,7 @@ pub fn repair(target: &str, workers: usize, nodes: &[(String, String)]) -> Resul
     let mut report = Report::default();
     let mut guard = Conn::open(target)?;
     // Do this first: prepared transactions hold locks on the table.
-    end_prepared(target, &mut report)?;
+    lanes::end_prepared(target, &mut report)?;
     nodes::end_on_nodes(&mut Conn::open(target)?, nodes, None, &mut report)?;
     match ledger::state(&mut guard)? {
         State::Ready => {}
@@ -83,45 +84,6 @@ pub fn repair(target: &str, workers: usize, nodes: &[(String, String)]) -> Resul
     }
     guard.exec("COMMIT")?;
     Ok(report)
-}
-
-/// Ends the prepared transactions of lanes whose loader is gone. Their names contain the
-/// transaction ID of the first lane, which is committed before all others. If it is committed, they
-/// must be committed as well; if it is not, none of them is.
-fn end_prepared(target: &str, report: &mut Report) -> Result<(), Error> {
-    let (mut guard, mut conn) = (Conn::open(target)?, Conn::open(target)?);
-    let rows = conn.exec(ledger::PREPARED)?;
-    for row in rows {
-        let text = |i: usize| row[i].clone().unwrap_or_default();
-        let (gid, first) = (text(0), text(1));
-        guard.exec(BEGIN)?;
-        if !ledger::lock(&mut guard, &first)? {
-            report.running.push(gid);
-            guard.exec("COMMIT")?;
-            continue;
-        }
-        // This session holds the lock, so no other session commits the first lane now.
-        let status =
-            conn.query("SELECT pg_catalog.pg_xact_status($1::text::xid8)", &[Some(&first)])?;
-        let (verb, done) = match status[0][0].as_deref() {
-            Some("committed") => ("COMMIT", "committed, as the first lane was"),
-            Some(_) => ("ROLLBACK", "rolled back, as the first lane was not committed"),
-            None => {
-                let lost = Error::new("it is no longer known whether its first lane was committed");
-                report.prepared.push((format!("prepared transaction {gid}"), lost));
-                guard.exec("COMMIT")?;
-                continue;
-            }
-        };
-        match conn.exec(&format!("{verb} PREPARED {}", quote_literal(&gid))) {
-            Ok(_) => report.lanes.push(format!("prepared transaction {gid}: {done}")),
-            // Another repair has ended it already.
-            Err(error) if error.sqlstate() == "42704" => {}
-            Err(error) => report.prepared.push((format!("prepared transaction {gid}"), error)),
-        }
-        guard.exec("COMMIT")?;
-    }
-    Ok(())
 }
 
 fn is_there(conn: &mut Conn) -> Result<bool, Error> {

@@ -385,7 +385,11 @@ fn roll_back_again(url: &str, name: &str, xid: &str) -> Result<(), Error> {
 }
 
 /// The status of a transaction; `None` if it is too old for the server to report.
-fn status_of(conn: &mut Conn, xid: &str) -> Result<Option<String>, Error> {
+///
+/// # Errors
+///
+/// The server has not used this ID yet, or the connection is lost.
+pub(crate) fn status_of(conn: &mut Conn, xid: &str) -> Result<Option<String>, Error> {
     let rows = conn.query("SELECT pg_xact_status($1::text::xid8)", &[Some(xid)])?;
     Ok(rows.into_iter().next().and_then(|row| row.into_iter().next()?))
 }

@@ -1,6 +1,7 @@
 //! `repair`: during a load, twice at the same time, and by another role.
 
 use crate::cluster::*;
+use crate::support::wait_until;
 use pgsluice_engine::internals::ledger;
 use pgsluice_engine::internals::maintenance::{take_down, TakenDown};
 use pgsluice_engine::internals::Conn;
@@ -129,4 +130,46 @@ fn prepared_lanes_follow_the_first() {
         let rows = if committed { "2" } else { "0" };
         assert_eq!(one(&mut conn, "SELECT count(*) FROM t"), rows);
     }
+}
+
+/// The loader has died while the server commits the first lane and waits for a standby. `repair`
+/// leaves all lanes alone and reports them. When the first lane is committed, it commits the others.
+#[test]
+fn lanes_whose_first_one_is_being_committed_are_left_alone() {
+    let installation = each_major().pop().unwrap();
+    let settings =
+        [("max_prepared_transactions", "4"), ("fsync", "off"), ("synchronous_commit", "local")];
+    let mut server = start(&installation, &settings);
+    let mut conn = Conn::open(&server.url("postgres")).unwrap();
+    conn.exec("ALTER SYSTEM SET synchronous_standby_names = 'nowhere'").unwrap();
+    drop(conn);
+    server.restart().unwrap();
+    let url = database(&server);
+    let mut conn = Conn::open(&url).unwrap();
+    conn.exec("CREATE TABLE t (a int)").unwrap();
+    let mut lanes = [Conn::open(&url).unwrap(), Conn::open(&url).unwrap()];
+    let mut xid = String::new();
+    for (i, lane) in lanes.iter_mut().enumerate() {
+        lane.exec(&format!("BEGIN; INSERT INTO t VALUES ({i})")).unwrap();
+        if i == 0 {
+            xid = one(lane, "SELECT pg_current_xact_id()");
+        }
+        lane.exec(&format!("PREPARE TRANSACTION 'pgsluice_{xid}_{i}'")).unwrap();
+    }
+    let mut first = Conn::open(&url).unwrap();
+    first.exec("SET synchronous_commit = on").unwrap();
+    let commit = format!("COMMIT PREPARED 'pgsluice_{xid}_0'");
+    let first = std::thread::spawn(move || first.exec(&commit).map(drop));
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    wait_until(|| "the commit does not wait".into(), || one(&mut conn, waits) == "1");
+    let report = repair(&url, 2, &[]).unwrap();
+    assert_eq!((report.prepared.len(), report.lanes.len()), (2, 0), "{report:?}");
+    assert_eq!(one(&mut conn, "SELECT count(*) FROM pg_prepared_xacts"), "2");
+    let end = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    conn.exec(end).unwrap();
+    first.join().unwrap().unwrap();
+    let report = repair(&url, 2, &[]).unwrap();
+    assert_eq!((report.prepared.len(), report.lanes.len()), (0, 1), "{report:?}");
+    assert_eq!(one(&mut conn, "SELECT count(*) FROM pg_prepared_xacts"), "0");
+    assert_eq!(one(&mut conn, "SELECT count(*) FROM t"), "2");
 }
