@@ -107,6 +107,7 @@ struct Inner {
     repeatable: bool,
     open_nodes: Vec<String>,
     of_leaf: bool,
+    leaves_prepared: bool,
 }
 
 impl Error {
@@ -123,6 +124,7 @@ impl Error {
             repeatable: false,
             open_nodes: Vec::new(),
             of_leaf: false,
+            leaves_prepared: false,
         }))
     }
 
@@ -213,6 +215,18 @@ impl Error {
     /// Whether it is an error of a partition that rejected a row: see [`Error::of_leaf`].
     pub(crate) fn is_of_leaf(&self) -> bool {
         self.0.of_leaf
+    }
+
+    /// Marks an error after which prepared transactions of the load may be left, with their locks.
+    #[must_use]
+    pub(crate) fn leaving_prepared(mut self) -> Error {
+        self.0.leaves_prepared = true;
+        self
+    }
+
+    /// Whether prepared transactions may be left: see [`Error::leaving_prepared`].
+    pub(crate) fn leaves_prepared(&self) -> bool {
+        self.0.leaves_prepared
     }
 
     /// Adds the names of the nodes without their rows, while other nodes have committed theirs.

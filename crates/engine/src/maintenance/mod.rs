@@ -227,7 +227,7 @@ impl Maintenance {
             Ok(moved)
         };
         let moved = in_one(conn).or_else(|error: Error| {
-            if !error.sqlstate().is_empty() {
+            if error.kind() != Kind::Connection {
                 return Err(error);
             }
             *conn = Conn::open(&options.target.url)?;
@@ -273,7 +273,8 @@ impl Maintenance {
     }
 
     /// Recreates what was committed as dropped, after lanes have committed or failed. Returns the
-    /// load's result and the steps.
+    /// load's result and the steps. If a failed load has left prepared transactions, the objects are
+    /// left to `repair`.
     ///
     /// # Errors
     ///
@@ -288,9 +289,16 @@ impl Maintenance {
             return rows.map(|rows| (rows, Vec::new()));
         }
         let entry = &self.taken.entry;
-        let (done, down) = match put_back_committed(&|| Conn::open(url), workers, entry, None) {
-            Ok(outcomes) => sorted(outcomes),
-            Err(error) => (Vec::new(), vec![(entry.relation_name.clone(), error)]),
+        let (done, down) = if rows.as_ref().is_err_and(Error::leaves_prepared) {
+            // These transactions hold locks of the table, for which this load would wait forever.
+            let why = Error::new("prepared transactions hold locks of the table");
+            let down = entry.choices.iter().map(|c| (c.object.clone(), why.clone()));
+            (Vec::new(), down.collect())
+        } else {
+            match put_back_committed(&|| Conn::open(url), workers, entry, None) {
+                Ok(outcomes) => sorted(outcomes),
+                Err(error) => (Vec::new(), vec![(entry.relation_name.clone(), error)]),
+            }
         };
         if down.is_empty() {
             return rows.map(|rows| (rows, done));
@@ -312,7 +320,11 @@ fn still_down(error: Error, down: &[(String, Error)]) -> Error {
         Some(before) => format!("{before}; {down}"),
         None => down,
     };
-    error.with_changed(changed).with_hint("pgsluice repair recreates it")
+    let hint = match error.leaves_prepared() {
+        true => "pgsluice repair ends the prepared transactions and recreates it",
+        false => "pgsluice repair recreates it",
+    };
+    error.with_changed(changed).with_hint(hint)
 }
 
 fn told(restored: &Restored) -> String {

@@ -242,7 +242,8 @@ fn commit_if(conn: &mut Conn, url: &str, is_there: Option<&IsThere<'_>>) -> Resu
     let rows = conn.exec("SELECT pg_current_xact_id_if_assigned()")?;
     let xid = rows.first().and_then(|r| r[0].clone());
     let Err(error) = conn.exec("COMMIT") else { return Ok(()) };
-    if !error.sqlstate().is_empty() {
+    // A server that ends the session, or a pooler that has lost it, may have sent an SQLSTATE.
+    if error.kind() != Kind::Connection {
         return Err(error);
     }
     let Some(xid) = xid else { return Err(error) };
@@ -289,6 +290,19 @@ fn lacking(error: &Error) -> Error {
     .with_hint("the same command loads what is missing")
 }
 
+/// The same for the prepared transactions of lanes, after those of `committed` lanes.
+fn lacking_prepared(error: &Error, committed: usize) -> Error {
+    let error = lacking(error);
+    match committed {
+        0 => error,
+        _ => error
+            .with_changed(format!(
+                "perhaps: the rows of {committed} lanes, which were committed before"
+            ))
+            .with_hint("look which rows the table has before you load the files again"),
+    }
+}
+
 /// Commits the transactions of several connections together, by two-phase commit. Their names
 /// contain the ID of the first one, and the first is committed first. So `repair` can decide what
 /// to do with those that a crash left prepared.
@@ -297,7 +311,7 @@ fn lacking(error: &Error) -> Error {
 ///
 /// A transaction cannot be prepared: the others are rolled back, and the error names one that may
 /// be left. Or a transaction cannot be committed after that: the error says which are left to
-/// COMMIT PREPARED.
+/// COMMIT PREPARED, or that the server does not have them.
 pub fn commit_prepared(conns: &mut [&mut Conn], url: &str) -> Result<(), Error> {
     let xids = conns.iter_mut().map(|conn| current_xid(conn)).collect::<Result<Vec<_>, _>>()?;
     let xid = &xids[0];
@@ -314,12 +328,13 @@ pub fn commit_prepared(conns: &mut [&mut Conn], url: &str) -> Result<(), Error> 
             // Name a transaction that cannot be rolled back now: it would keep its locks.
             if conn.exec(&format!("ROLLBACK PREPARED {}", name(j))).is_err() {
                 let left = format!("left: ROLLBACK PREPARED {}", name(j));
-                return Err(error.with_changed(left).with_hint(REPAIR));
+                return Err(error.with_changed(left).with_hint(REPAIR).leaving_prepared());
             }
         }
-        if error.sqlstate().is_empty() && roll_back_again(url, &name(i), &xids[i]).is_err() {
+        let lost = error.kind() == Kind::Connection;
+        if lost && roll_back_again(url, &name(i), &xids[i]).is_err() {
             let left = format!("perhaps left: ROLLBACK PREPARED {}", name(i));
-            return Err(error.with_changed(left).with_hint(REPAIR));
+            return Err(error.with_changed(left).with_hint(REPAIR).leaving_prepared());
         }
         if error.sqlstate() == "0A000" {
             return Err(error.with_hint(ALONE));
@@ -328,15 +343,17 @@ pub fn commit_prepared(conns: &mut [&mut Conn], url: &str) -> Result<(), Error> 
     }
     for i in 0..conns.len() {
         let Err(error) = conns[i].exec(&format!("COMMIT PREPARED {}", name(i))) else { continue };
-        let again = error.sqlstate().is_empty().then(|| commit_again(url, &name(i)));
-        if let Some(Ok(conn)) = again {
-            *conns[i] = conn;
-            continue;
+        let lost = error.kind() == Kind::Connection;
+        match lost.then(|| commit_again(url, &name(i), &xids[i])) {
+            Some(Ok(Some(conn))) => *conns[i] = conn,
+            Some(Ok(None)) => return Err(lacking_prepared(&error, i)),
+            Some(Err(_)) | None => {
+                let left: Vec<String> =
+                    (i..conns.len()).map(|j| format!("COMMIT PREPARED {}", name(j))).collect();
+                let changed = format!("{i} lanes are committed; left: {}", left.join("; "));
+                return Err(error.with_changed(changed).with_hint(REPAIR).leaving_prepared());
+            }
         }
-        let left: Vec<String> =
-            (i..conns.len()).map(|j| format!("COMMIT PREPARED {}", name(j))).collect();
-        let changed = format!("{i} lanes are committed; left: {}", left.join("; "));
-        return Err(error.with_changed(changed).with_hint(REPAIR));
     }
     Ok(())
 }
@@ -348,13 +365,22 @@ fn current_xid(conn: &mut Conn) -> Result<String, Error> {
 }
 
 /// Commits a prepared transaction whose connection was lost during its COMMIT PREPARED, over a new
-/// connection, which is returned. If the transaction does not exist, it is already committed.
-fn commit_again(url: &str, name: &str) -> Result<Conn, Error> {
+/// connection, which is returned. If the transaction does not exist, it may be committed already,
+/// or was rolled back, or the server is a standby that lagged: `None` if it is not committed.
+fn commit_again(url: &str, name: &str, xid: &str) -> Result<Option<Conn>, Error> {
     let mut conn = Conn::open(url)?;
     for _ in 0..TRIES {
         match conn.exec(&format!("COMMIT PREPARED {name}")) {
-            Ok(_) => return Ok(conn),
-            Err(error) if error.sqlstate() == "42704" => return Ok(conn),
+            Ok(_) => return Ok(Some(conn)),
+            Err(error) if error.sqlstate() == "42704" => {
+                let committed = match status_of(&mut conn, xid) {
+                    Ok(status) => status.as_deref() == Some("committed"),
+                    Err(error) if error.kind() == Kind::Connection => return Err(error),
+                    // The server has not used this ID yet.
+                    Err(_) => false,
+                };
+                return Ok(committed.then_some(conn));
+            }
             // The process of the lost connection is still working on it.
             Err(error) if error.sqlstate() == "55000" => thread::sleep(PAUSE),
             Err(error) => return Err(error),

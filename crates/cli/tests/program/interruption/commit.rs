@@ -124,6 +124,24 @@ fn two_phase_commit_survives_a_cut_at_every_step() {
     }
 }
 
+/// The connection is lost at COMMIT PREPARED, and the server that answers afterwards does not have
+/// the transaction, as a standby that lagged. The load fails, and says which rows may be there.
+#[test]
+fn a_prepared_transaction_that_the_server_lacks_is_not_committed() {
+    let (mut world, file) = world();
+    let other = World::new(each_major().last().unwrap());
+    let lanes = ["--method", "lanes", "--lanes", "2"];
+    for (pass, expected, what) in [(0, 5, "nothing was loaded"), (1, 1, "changed: perhaps: ")] {
+        let proxy = Proxy::start(&world, "COMMIT PREPARED", pass, Fate::CutBefore, false);
+        proxy.fail_over_to(&other.server);
+        let (code, said) = load(&file, &proxy, &lanes);
+        assert_eq!(code, Some(expected), "{said}");
+        assert!(said.contains("is it a standby that lagged?") && said.contains(what), "{said}");
+        world.repair();
+        assert_eq!(left(&mut world), (pass * ROWS, "0".to_string()));
+    }
+}
+
 /// If no other connection is possible, the message says what is left prepared, and `repair` ends
 /// all lanes in the way in which the first one ended.
 #[test]

@@ -3,6 +3,7 @@
 //! and persistence as before.
 
 mod commit;
+mod prepared;
 mod underway;
 
 use crate::common::{each_major, signal, wait_until, Signal, World};

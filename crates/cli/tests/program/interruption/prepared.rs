@@ -1,0 +1,104 @@
+//! Lanes that are prepared for their common commit, while the session of one of them ends or another
+//! session is ending its transaction. A standby that does not exist makes the last PREPARE wait.
+
+use super::file;
+use crate::common::{each_major, wait_until, World};
+use pgsluice_engine::internals::Conn;
+use std::process::Child;
+use std::thread::{self, JoinHandle};
+
+/// The sessions that wait for the standby.
+const WAITS: &str = "pg_stat_activity WHERE wait_event = 'SyncRep'";
+
+const ROWS: &str = "60000";
+
+/// Starts a load by two lanes, of which the second one waits for the standby in its PREPARE.
+fn prepared() -> (World, Child) {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("ALTER SYSTEM SET synchronous_standby_names = 'nowhere'");
+    // Only the transactions of the second lane wait, which has the later session.
+    world.restart_with(&[("synchronous_commit", "local")]);
+    world.sql("SET application_name = 'test'");
+    world.sql(
+        "CREATE TABLE t (id int, k int, b text); CREATE INDEX t_k ON t (k);
+         CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+           IF EXISTS (SELECT FROM pg_stat_activity a JOIN pg_stat_activity b
+             ON a.backend_start < b.backend_start
+             WHERE a.application_name = 'pgsluice' AND b.pid = pg_backend_pid())
+           THEN PERFORM set_config('synchronous_commit', 'on', true); END IF; RETURN NULL; END $$;
+         CREATE TRIGGER waits BEFORE INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION waits()",
+    );
+    let file = file(&world);
+    let all = ["load", &file, "--table", "t", "--quiet", "--method", "lanes", "--lanes", "2"];
+    let child = world.start(&all);
+    wait_for_waits(&mut world, "1");
+    assert_eq!(world.sql("SELECT count(*) FROM pg_prepared_xacts"), "2");
+    (world, child)
+}
+
+fn wait_for_waits(world: &mut World, count: &str) {
+    let waits = format!("SELECT count(*) FROM {WAITS}");
+    wait_until(|| format!("{count} sessions do not wait"), || world.sql(&waits) == count);
+}
+
+/// Waits until the load has ended; returns its exit code and standard error.
+fn ended(mut child: Child) -> (Option<i32>, String) {
+    wait_until(|| "the load does not end".into(), || child.try_wait().unwrap().is_some());
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// The number of rows, of prepared transactions and of indexes.
+fn left(world: &mut World) -> String {
+    world.sql(
+        "SELECT concat_ws(' ', (SELECT count(*) FROM t), (SELECT count(*) FROM pg_prepared_xacts), \
+         (SELECT count(*) FROM pg_index WHERE indrelid = 't'::regclass))",
+    )
+}
+
+/// The session of a prepared lane is terminated before its COMMIT PREPARED. The loader commits the
+/// lane over another connection.
+#[test]
+fn a_prepared_lane_whose_session_is_terminated_is_committed() {
+    let (mut world, child) = prepared();
+    let idle = "pg_stat_activity WHERE application_name = 'pgsluice' AND state = 'idle'";
+    assert_eq!(world.sql(&format!("SELECT count(pg_terminate_backend(pid)) FROM {idle}")), "1");
+    let idle = format!("SELECT count(*) FROM {idle}");
+    wait_until(|| "the session stays".into(), || world.sql(&idle) == "0");
+    world.sql(&format!("SELECT pg_cancel_backend(pid) FROM {WAITS}"));
+    let (code, said) = ended(child);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(left(&mut world), format!("{ROWS} 0 1"));
+}
+
+/// Commits the first lane in another session, which waits for the standby.
+fn commit_first(world: &mut World) -> JoinHandle<()> {
+    let first = world.sql("SELECT gid FROM pg_prepared_xacts WHERE gid LIKE '%\\_0'");
+    let mut other = Conn::open(&world.server.url("postgres")).unwrap();
+    let committing = thread::spawn(move || {
+        other.exec("SET synchronous_commit = on").unwrap();
+        other.exec(&format!("COMMIT PREPARED '{first}'")).unwrap();
+    });
+    wait_for_waits(world, "2");
+    committing
+}
+
+/// The loader cannot commit a prepared lane. It says so at once, and does not wait for locks of its
+/// own prepared transactions to recreate an index. `repair` commits the lanes and recreates it.
+#[test]
+fn an_index_is_left_to_repair_if_lanes_stay_prepared() {
+    let (mut world, child) = prepared();
+    let last = world.sql(&format!("SELECT pid FROM {WAITS}"));
+    let first = commit_first(&mut world);
+    world.sql(&format!("SELECT pg_cancel_backend({last})"));
+    let (code, said) = ended(child);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("0 lanes are committed; left: COMMIT PREPARED"), "{said}");
+    assert!(said.contains("still missing: index public.t_k: prepared transactions"), "{said}");
+    assert!(said.contains("hint: pgsluice repair ends the prepared transactions"), "{said}");
+    world.sql(&format!("SELECT pg_cancel_backend(pid) FROM {WAITS}"));
+    first.join().unwrap();
+    assert!(left(&mut world).ends_with(" 1 0"));
+    world.repair();
+    assert_eq!(left(&mut world), format!("{ROWS} 0 1"));
+}
