@@ -75,7 +75,9 @@ fn tables_of_an_earlier_version_are_brought_to_this_one_and_later_ones_are_refus
     let of_4 = format!("slices, pgsluice_loads.{of_5}");
     let of_3 = format!("node_commits, pgsluice_loads.{of_4}");
     let of_2 = format!("reject_files, pgsluice_loads.{of_3}");
-    for (version, lacks) in [(1, of_2.as_str()), (2, &of_3), (3, &of_4), (4, &of_5), (5, of_7), (6, of_7)] {
+    for (version, lacks) in
+        [(1, of_2.as_str()), (2, &of_3), (3, &of_4), (4, &of_5), (5, of_7), (6, of_7)]
+    {
         world.sql(&format!(
             "DROP TABLE pgsluice_loads.{lacks}; UPDATE pgsluice_loads.version SET version = {version}"
         ));
