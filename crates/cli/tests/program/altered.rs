@@ -65,8 +65,7 @@ fn altered_between_pieces(world: &mut World, ddl: &'static str) -> usize {
     let ddl = thread::spawn(move || other.exec(ddl).map(drop));
     let mut blocks = 1;
     // The load may end while blocks are written.
-    while !ddl.is_finished() {
-        let _ = input.write_all(&block);
+    while !ddl.is_finished() && input.write_all(&block).is_ok() {
         blocks += 1;
     }
     ddl.join().unwrap().unwrap();
@@ -157,4 +156,55 @@ fn a_table_that_is_replaced_before_it_is_locked_gets_no_rows_of_the_first() {
     assert!(said.contains("was changed during the load; nothing was loaded"), "{said}");
     assert!(world.run(&load).status.success());
     assert_eq!(times(&mut world, "t"), "2020-07-01 12:00:00");
+}
+
+const LANES: [&str; 6] = ["--quiet", "--table", "t", "--method", "lanes", "--lanes=2"];
+
+/// Runs a load while DDL waits for its first lane, from before the first row on. Returns the exit
+/// code and what it said.
+fn loaded_before_ddl(world: &mut World, load: &[&str]) -> (Option<i32>, String) {
+    world.sql("CREATE TABLE t (at timestamp, b text)");
+    // The load waits for this lock, and the DDL waits for the load.
+    let mut first = session(world);
+    first.exec("BEGIN; LOCK TABLE t IN SHARE MODE").unwrap();
+    let child = world.start(load);
+    wait_for_waits(world, "1");
+    let mut other = session(world);
+    let ddl = "ALTER TABLE t ALTER at TYPE timestamptz";
+    let ddl = thread::spawn(move || other.exec(ddl).map(drop));
+    wait_for_waits(world, "2");
+    first.exec("COMMIT").unwrap();
+    let output = child.wait_with_output().unwrap();
+    ddl.join().unwrap().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// DDL waits for the first lane, and the second lane waits for the DDL with its first rows. That
+/// never ends by itself: the load fails, and the DDL goes on.
+#[test]
+fn lanes_that_wait_for_waiting_ddl_do_not_wait_forever() {
+    let mut world = world();
+    let file = world.file("rows.csv", &block());
+    let load = [&["load", &file], &LANES[..]].concat();
+    let (code, said) = loaded_before_ddl(&mut world, &load);
+    assert_eq!(code, Some(6), "{said}");
+    assert!(said.contains("another session waits for the load to lock the table"), "{said}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+    assert!(world.run(&load).status.success());
+}
+
+/// The first rows of the second lane come after DDL that waits for the first one. The lane does not
+/// send them in the form of the old type, and the same command loads everything.
+#[test]
+fn the_first_rows_of_a_second_lane_are_compared() {
+    let mut world = world();
+    let file = world.file("rows.csv", &block().repeat(8));
+    let once = ["--once", "--commit-every", "1MB"];
+    let load = [&["load", &file], &LANES[..], &once].concat();
+    let (code, said) = loaded_before_ddl(&mut world, &load);
+    assert_eq!(code, Some(6), "{said}");
+    assert!(said.contains("was changed during the load"), "{said}");
+    assert!(world.run(&load).status.success());
+    assert_eq!(times(&mut world, "t"), "2020-07-01 12:00:00");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), (8 * ROWS).to_string());
 }

@@ -93,8 +93,8 @@ pub(crate) fn open_lanes(
         transaction::begin(&mut conn, options)?;
         lanes.push(lane(conn));
     }
-    if plan.router.is_some() && plan.lanes > 1 {
-        lanes.iter_mut().try_for_each(Lane::hold_table)?;
+    if plan.router.is_none() || plan.lanes == 1 {
+        lanes[0].holds_table();
     }
     if plan.method == Method::Insert {
         // Each INSERT of a row is a separate transaction.

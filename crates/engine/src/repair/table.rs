@@ -96,6 +96,10 @@ fn refuse_prepared(guard: &mut Conn, target: &Target) -> Result<(), Error> {
         &[Some(&target.oid.to_string())],
     )?;
     let Some(gid) = rows.first().and_then(|row| row[0].as_ref()) else { return Ok(()) };
+    // A load that is about to commit holds the lock of its first transaction.
+    if !ledger::lock(guard, gid.split('_').nth(1).unwrap_or_default())? {
+        return Ok(());
+    }
     let message = format!(
         "an earlier load left down objects of {}, and its prepared transaction {gid} holds a lock of it",
         target.sql

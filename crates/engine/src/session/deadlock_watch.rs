@@ -4,25 +4,41 @@
 //! the first has committed, and the first commits only when all lanes are done. The server
 //! cannot detect this deadlock, because half of it is in the loader. A watcher asks the server
 //! which session waits for which, and cancels one of them.
+//!
+//! DDL of another session may be part of it: it waits for a lane that has rows in the table, and
+//! another lane, which has no lock yet, waits for the DDL. That ends by itself while the first lane
+//! has more to do, and commits. So such a lane is cancelled only if no lane has worked for a while.
 
 use super::conn::{Canceller, Conn};
 use super::lane::Lane;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// How often the server is queried. Two results in a row must agree.
 const EVERY: Duration = Duration::from_millis(500);
 
+/// How many results in a row must show lanes that wait for DDL, and no lane that works.
+const STANDSTILL: u32 = 20;
+
 /// `query_canceled`
 const CANCELED: &str = "57014";
+
+/// What lanes wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Knot {
+    /// another lane
+    Lane,
+    /// another session that waits for a lane
+    OtherSession,
+}
 
 /// Watches over the lanes of a load until it is ended.
 pub struct DeadlockWatch {
     over: Arc<AtomicBool>,
-    found: Arc<AtomicBool>,
+    found: Arc<OnceLock<Knot>>,
     thread: JoinHandle<()>,
 }
 
@@ -44,7 +60,7 @@ impl DeadlockWatch {
         }
         let conn = Conn::open(url)?;
         let over = Arc::new(AtomicBool::new(false));
-        let found = Arc::new(AtomicBool::new(false));
+        let found = Arc::new(OnceLock::new());
         let flags = (over.clone(), found.clone());
         let thread = thread::spawn(move || look(conn, &members, &flags.0, &flags.1));
         Ok(Some(DeadlockWatch { over, found, thread }))
@@ -55,23 +71,32 @@ impl DeadlockWatch {
         self.over.store(true, Ordering::SeqCst);
         self.thread.thread().unpark();
         let _ = self.thread.join();
-        outcome.map_err(|error| {
-            if !self.found.load(Ordering::SeqCst) || error.sqlstate() != CANCELED {
-                return error;
-            }
-            let place = error.place().cloned();
-            let knot = Error::data(
-                "this record has the same unique key as a record of another lane, or excludes it",
-            )
-            .with_hint(
-                "load by a single connection (`method` auto) to see the key, or to reject it",
-            );
-            match place {
-                Some(place) => knot.at(place),
-                None => knot,
-            }
+        outcome.map_err(|error| match self.found.get() {
+            Some(Knot::Lane) if error.sqlstate() == CANCELED => of_lanes(&error),
+            Some(Knot::OtherSession) if error.sqlstate() == CANCELED => of_another_session(),
+            _ => error,
         })
     }
+}
+
+fn of_lanes(error: &Error) -> Error {
+    let place = error.place().cloned();
+    let knot = Error::data(
+        "this record has the same unique key as a record of another lane, or excludes it",
+    )
+    .with_hint("load by a single connection (`method` auto) to see the key, or to reject it");
+    match place {
+        Some(place) => knot.at(place),
+        None => knot,
+    }
+}
+
+fn of_another_session() -> Error {
+    Error::new(
+        "another session waits for the load to lock the table, and a lane waits for that session",
+    )
+    .of_kind(Kind::Busy)
+    .with_hint("run it again when the DDL of that session has ended")
 }
 
 /// Cancels a lane that waits for another one in two results in a row.
@@ -79,31 +104,47 @@ fn look(
     mut conn: Conn,
     members: &[(String, Arc<Canceller>)],
     over: &AtomicBool,
-    found: &AtomicBool,
+    found: &OnceLock<Knot>,
 ) {
     let pids: Vec<&str> = members.iter().map(|(pid, _)| pid.as_str()).collect();
     let all = pids.join(",");
     // Locks that are held only while a page is processed cause no deadlock, however often one is
     // waited for.
     let sql = format!(
-        "SELECT l.pid FROM pg_catalog.pg_locks l \
-         WHERE l.pid = ANY ('{{{all}}}') AND NOT l.granted \
-         AND l.locktype <> ALL ('{{extend,page,frozenid}}') \
-         AND pg_catalog.pg_blocking_pids(l.pid) && '{{{all}}}'::int[]"
+        "SELECT l.pid, pg_catalog.pg_blocking_pids(l.pid) && members.pids FROM pg_catalog.pg_locks l, \
+           (SELECT '{{{all}}}'::int[] AS pids) AS members \
+         WHERE l.pid = ANY (members.pids) AND NOT l.granted \
+           AND l.locktype <> ALL ('{{extend,page,frozenid}}') \
+           AND (pg_catalog.pg_blocking_pids(l.pid) && members.pids OR EXISTS \
+             (SELECT FROM unnest(pg_catalog.pg_blocking_pids(l.pid)) AS b \
+               WHERE pg_catalog.pg_blocking_pids(b) && members.pids) \
+             AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_activity s WHERE s.pid = ANY (members.pids) \
+               AND s.wait_event_type IS DISTINCT FROM 'Lock' \
+               AND s.wait_event IS DISTINCT FROM 'ClientRead'))"
     );
-    let mut before = Vec::new();
+    let (mut before, mut standstill) = (Vec::new(), 0);
     while !over.load(Ordering::SeqCst) {
         thread::park_timeout(EVERY);
         // Without a result there is nothing to do; each lane reports the errors of its connection.
         let Ok(rows) = conn.exec(&sql) else { return };
-        let waiting: Vec<String> = rows.into_iter().filter_map(|row| row[0].clone()).collect();
-        if let Some(pid) = waiting.iter().find(|pid| before.contains(*pid)) {
+        let waiting = |direct| {
+            let rows = rows.iter().filter(move |row| (row[1].as_deref() == Some("t")) == direct);
+            rows.filter_map(|row| row[0].clone()).collect::<Vec<_>>()
+        };
+        let (direct, by_another) = (waiting(true), waiting(false));
+        standstill = if by_another.is_empty() { 0 } else { standstill + 1 };
+        let knot = match direct.iter().find(|pid| before.contains(*pid)) {
+            Some(pid) => Some((pid, Knot::Lane)),
+            None if standstill >= STANDSTILL => by_another.first().map(|p| (p, Knot::OtherSession)),
+            None => None,
+        };
+        if let Some((pid, knot)) = knot {
             if let Some((_, canceller)) = members.iter().find(|(member, _)| member == pid) {
-                found.store(true, Ordering::SeqCst);
+                let _ = found.set(knot);
                 canceller.cancel();
                 return;
             }
         }
-        before = waiting;
+        before = direct;
     }
 }

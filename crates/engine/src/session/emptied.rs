@@ -28,7 +28,7 @@ pub fn check(conn: &mut Conn, plan: &Plan) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::new(format!("DELETE has left rows in {}", plan.table)).with_hint(
-        "a trigger or a rule on DELETE has kept or added them; `method` auto empties the table by \
-         TRUNCATE instead",
+        "a trigger or a rule on DELETE has kept or added them, or another session has inserted them \
+         meanwhile; `method` auto empties the table by TRUNCATE instead",
     ))
 }

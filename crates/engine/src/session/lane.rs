@@ -102,6 +102,8 @@ pub struct Lane {
     /// its statistics
     pub counts: LaneCounts,
     in_piece: bool,
+    /// whether the open transaction has locked the table and compared it with the plan
+    held: bool,
     /// where rejected records are written; `None` if the first one stops the load
     rejects: Option<Arc<Rejects>>,
     oversized: Option<savepoint::OversizedRecord>,
@@ -132,6 +134,7 @@ impl Lane {
             window: window::ChunkWindow::default(),
             counts: LaneCounts::default(),
             in_piece: false,
+            held: false,
             rejects,
             oversized: None,
             long: None,
@@ -148,6 +151,7 @@ impl Lane {
     /// transaction has failed.
     pub fn feed(&mut self, placed: Placed, pool: &BufferPool) -> Result<(), Error> {
         let piece = self.piece(&placed);
+        self.hold_table()?;
         self.take(placed, pool).map_err(|error| self.stayed(error))?;
         self.sent(piece)
     }

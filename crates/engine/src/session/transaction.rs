@@ -346,7 +346,11 @@ pub fn commit_prepared(conns: &mut [&mut Conn], url: &str) -> Result<(), Error> 
         let lost = error.kind() == Kind::Connection;
         match lost.then(|| commit_again(url, &name(i), &xids[i])) {
             Some(Ok(Some(conn))) => *conns[i] = conn,
-            Some(Ok(None)) => return Err(lacking_prepared(&error, i)),
+            Some(Ok(None)) => {
+                let (error, last) = (lacking_prepared(&error, i), i + 1 == conns.len());
+                // A standby that lagged has none of the others either; the same server has them.
+                return Err(if last { error } else { error.with_hint(REPAIR).leaving_prepared() });
+            }
             Some(Err(_)) | None => {
                 let left: Vec<String> =
                     (i..conns.len()).map(|j| format!("COMMIT PREPARED {}", name(j))).collect();

@@ -69,7 +69,8 @@ impl Lane {
         recording.transactions.add(1);
         pieces.bytes = 0;
         transaction::begin(&mut self.conn, &recording.options)?;
-        self.hold_table()
+        self.held = false;
+        Ok(())
     }
 
     /// Records what the open transaction has loaded, `rows` or the number that the server has

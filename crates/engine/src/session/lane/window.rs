@@ -48,15 +48,26 @@ const WINDOW: usize = 32 << 20;
 const WINDOWS: usize = 2 * WINDOW;
 
 impl Lane {
+    /// The open transaction has read the facts of the plan.
+    pub(crate) fn holds_table(&mut self) {
+        self.held = true;
+    }
+
     /// Locks the table until the transaction ends, so that its partitions stay attached. Compares
-    /// the table with the plan, and its partitions with those by which rows are routed.
+    /// the table with the plan, and its partitions with those by which rows are routed. This is done
+    /// before the first row of each transaction. Any earlier, a lane without another row would wait
+    /// for DDL, which would wait for the other lanes.
     ///
     /// # Errors
     ///
     /// The table has changed, the role may not lock it any more, or the connection is lost.
-    pub(crate) fn hold_table(&mut self) -> Result<(), Error> {
+    pub(super) fn hold_table(&mut self) -> Result<(), Error> {
+        if self.held {
+            return Ok(());
+        }
         let plan = self.plan.clone();
         unchanged::hold(&mut self.conn, &plan)?;
+        self.held = true;
         let Some(router) = &plan.router else { return Ok(()) };
         self.window.stale = partitions::read(&mut self.conn, plan.oid)? != router.partitions;
         self.counts.stale_transactions += u64::from(self.window.stale);
