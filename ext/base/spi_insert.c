@@ -9,6 +9,7 @@
  */
 #include "base/pgsluice.h"
 
+#include "access/genam.h"
 #include "access/table.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
@@ -71,9 +72,28 @@ reads_tables(Node *expr, void *context)
 		expression_tree_walker(expr, reads_tables, context);
 }
 
+/* Whether an index of the table has expressions or a predicate. */
+static bool
+index_runs_code(Relation rel)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+	ListCell   *lc;
+	bool		runs = false;
+
+	foreach(lc, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
+
+		runs = runs || RelationGetIndexExpressions(index) != NIL || RelationGetIndexPredicate(index) != NIL;
+		index_close(index, NoLock);
+	}
+	list_free(indexes);
+	return runs;
+}
+
 /*
  * Whether an INSERT runs code that may read any table: triggers, foreign keys
- * included, rules, policies, constraints, or functions in defaults.
+ * included, rules, policies, constraints, or functions in defaults or indexes.
  */
 static bool
 runs_code(Oid relid)
@@ -87,6 +107,7 @@ runs_code(Oid relid)
 		runs = reads_tables(stringToNode(constr->defval[i].adbin), NULL);
 	for (int i = 0; i < RelationGetNumberOfAttributes(rel) && !runs; i++)
 		runs = get_typtype(TupleDescAttr(RelationGetDescr(rel), i)->atttypid) == TYPTYPE_DOMAIN;
+	runs = runs || index_runs_code(rel);
 	table_close(rel, NoLock);
 	return runs;
 }

@@ -26,6 +26,7 @@
 #include "executor/execPartition.h"
 #include "executor/nodeModifyTable.h"
 #include "foreign/fdwapi.h"
+#include "utils/hsearch.h"
 
 /* This many batches stay open, as in CopyFrom. */
 #define MAX_BATCHES 32
@@ -117,19 +118,51 @@ sluice_open_batches(SluiceLoad *load)
 	load->root_slot = sluice_make_slot(load->rri->ri_RelationDesc, load->estate);
 }
 
+/* What is known of a leaf with expressions of its own. It is locked, so that stays true. */
+typedef struct JudgedLeaf
+{
+	Oid			relid;
+	bool		volatile_checks;
+} JudgedLeaf;
+
+/* Finds or makes the entry of a leaf. */
+static JudgedLeaf *
+judged_leaf(SluiceLoad *load, Oid relid, bool *found)
+{
+	HASHCTL		ctl = {.keysize = sizeof(Oid),.entrysize = sizeof(JudgedLeaf),.hcxt = load->estate->es_query_cxt};
+
+	if (load->judged_leaves == NULL)
+		load->judged_leaves = hash_create("pgsluice leaves", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	return hash_search(load->judged_leaves, &relid, HASH_ENTER, found);
+}
+
 /*
  * Whether a CHECK constraint of the leaf, which its root does not have, or the
- * condition of a trigger is volatile.
+ * condition of a trigger is volatile. Asked each time the leaf needs a batch,
+ * which may be for every row.
  */
 static bool
-has_own_volatile_checks(const SluiceLoad *load, Relation leaf)
+has_own_volatile_checks(SluiceLoad *load, Relation leaf)
 {
 	const TriggerDesc *triggers = leaf->trigdesc;
 	bool		may = leaf->rd_rel->relchecks > load->rri->ri_RelationDesc->rd_rel->relchecks;
+	JudgedLeaf *judged;
+	bool		found;
 
 	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
 		may = may || triggers->triggers[i].tgqual != NULL;
-	return may && sluice_has_volatile_checks(leaf, NULL, PROVOLATILE_VOLATILE);
+	if (!may)
+		return false;
+	judged = judged_leaf(load, RelationGetRelid(leaf), &found);
+	if (!found)
+	{
+		/* The expressions are parsed in memory that the next row frees. */
+		MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(load->estate));
+
+		judged->volatile_checks = sluice_has_volatile_checks(leaf, NULL, PROVOLATILE_VOLATILE);
+		MemoryContextSwitchTo(old);
+	}
+	return judged->volatile_checks;
 }
 
 /*
@@ -138,7 +171,7 @@ has_own_volatile_checks(const SluiceLoad *load, Relation leaf)
  * may have attached one, or created a trigger or a constraint.
  */
 static bool
-takes_single_rows(const SluiceLoad *load, const ResultRelInfo *rri)
+takes_single_rows(SluiceLoad *load, const ResultRelInfo *rri)
 {
 	return rri->ri_FdwRoutine != NULL ||
 		rri->ri_RelationDesc->rd_rel->relam != HEAP_TABLE_AM_OID ||

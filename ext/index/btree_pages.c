@@ -93,8 +93,8 @@ add_new_blocks(Relation index, SluiceNewBlocks *blocks)
  * Called before any page is locked: adds blocks in advance, so that others need
  * not wait for that at the parent's lock. Returns how many leaves the caller
  * should add at most, to find them all ready. 1: the access method must be
- * asked for a block first. 0: few leaves have been used, and no block is added
- * in advance.
+ * asked for a block first. 0: as many as there are: few leaves have been used,
+ * or VACUUM has freed blocks, and no block is added in advance.
  */
 int
 sluice_btree_prepare_blocks(SluiceIndexBuild *build)
@@ -108,7 +108,8 @@ sluice_btree_prepare_blocks(SluiceIndexBuild *build)
 	}
 	if (blocks->next < blocks->end)
 		return (int) (blocks->end - blocks->next);
-	return blocks->used / 8 < FEWEST_NEW_BLOCKS || RelationUsesLocalBuffers(build->index) ? 0 : 1;
+	return blocks->recycled || blocks->used / 8 < FEWEST_NEW_BLOCKS ||
+		RelationUsesLocalBuffers(build->index) ? 0 : 1;
 }
 
 /*
@@ -135,6 +136,7 @@ allocate_one(SluiceIndexBuild *build)
 
 		buffer = compat_bt_allocbuf(build->index, build->heap);
 		blocks->none_free = BufferGetBlockNumber(buffer) >= end;
+		blocks->recycled = !blocks->none_free;
 	}
 	blocks->used++;
 	return buffer;

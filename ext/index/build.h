@@ -192,6 +192,7 @@ typedef struct SluiceNewBlocks
 	BlockNumber end;
 	uint32		used;			/* new leaves so far, from here or from the access method */
 	bool		none_free;		/* the last block from the access method was a newly added one */
+	bool		recycled;		/* it was one that VACUUM has freed */
 } SluiceNewBlocks;
 
 typedef struct SluiceIndexBuild

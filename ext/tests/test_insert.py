@@ -218,10 +218,11 @@ class Insert(OnCluster):
         """Loading more rows into many partitions needs no more memory; those of indexes and foreign keys are bounded by their settings."""
         few, many = (self.cluster.file(str(count), b"".join(b"%d,%d\n" % (i, i % 10) for i in range(count))) for count in (30000, 90000))
         for more, bound in (("", 50000), (", PRIMARY KEY (a)", 2000000), (", FOREIGN KEY (b) REFERENCES parent", 2000000)):
+            checked = "FOREIGN" in more
             self.cluster.sql("SET client_min_messages = error; DROP TABLE IF EXISTS t, used, parent CASCADE; CREATE TABLE used (n serial, bytes bigint);"
                              "CREATE TABLE parent (b int PRIMARY KEY); INSERT INTO parent SELECT generate_series(0, 9);"
                              f"CREATE TABLE t (a int, b int{more}) PARTITION BY HASH (a);"
-                             + "".join(f"CREATE TABLE t{i} PARTITION OF t FOR VALUES WITH (MODULUS 64, REMAINDER {i});" for i in range(64)) +
+                             + "".join(f"CREATE TABLE t{i} PARTITION OF t FOR VALUES WITH (MODULUS 64, REMAINDER {i});{f'ALTER TABLE t{i} ADD CHECK (a >= 0);' if checked else ''}" for i in range(64)) +
                              "CREATE OR REPLACE FUNCTION measure() RETURNS trigger LANGUAGE plpgsql AS"
                              " $$ BEGIN INSERT INTO used (bytes) SELECT sum(used_bytes) FROM pg_backend_memory_contexts; RETURN NULL; END $$;"
                              "CREATE TRIGGER measure AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION measure()")
