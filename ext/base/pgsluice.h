@@ -233,6 +233,18 @@ extern void sluice_write_blocks(Relation rel, BlockNumber first, uint32 n, char 
 
 /* checks.c */
 extern bool sluice_function_is_unsafe(Oid function, void *context);
+
+/*
+ * Whether a function, although it is volatile, reads no table. These are common
+ * in defaults.
+ */
+static inline bool
+sluice_reads_no_table(Oid function)
+{
+	return function == F_NEXTVAL || function == F_CLOCK_TIMESTAMP || function == F_TIMEOFDAY ||
+		function == F_GEN_RANDOM_UUID || compat_is_random(function);
+}
+
 extern bool sluice_is_plain_expression(Node *expr);
 extern const char *sluice_domain_why_not(Oid domain);
 extern bool sluice_domain_takes_null(Oid domain);

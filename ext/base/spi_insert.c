@@ -17,7 +17,6 @@
 #include "executor/spi.h"
 #include "nodes/nodeFuncs.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/varlena.h"
@@ -58,8 +57,7 @@ start_insert(const char *name, const char *const *columns, int ncolumns)
 static bool
 may_read_tables(Oid function, void *context)
 {
-	return function != F_NEXTVAL && function != F_CLOCK_TIMESTAMP && function != F_GEN_RANDOM_UUID &&
-		sluice_function_is_unsafe(function, context);
+	return !sluice_reads_no_table(function) && sluice_function_is_unsafe(function, context);
 }
 
 /* Walks the whole expression of a default. */

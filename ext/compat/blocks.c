@@ -24,7 +24,7 @@
  * error may leave buffers of zeros beyond the end. The next extension takes
  * them over (ReadBuffer() with P_NEW expects them). The route `fresh` writes
  * blocks without looking at buffers, so where it may follow, blocks are added
- * one by one (written_around). After step 3 the new blocks are pages of
+ * one by one (compat_is_private_file). After step 3 the new blocks are pages of
  * zeros, as stock's are until they are filled.
  */
 #include "compat/compat.h"
@@ -214,14 +214,6 @@ extend_at_once(Relation rel, BufferAccessStrategy strategy, BlockNumber first, u
  */
 #define EXTEND_AT_ONCE 9
 
-/* Whether a load may write blocks of this relation to its file, past the buffers (heap/page_routes.c). */
-static bool
-written_around(Relation rel)
-{
-	return !RelationNeedsWAL(rel) &&
-		(RELATION_IS_LOCAL(rel) || rel->rd_firstRelfilenodeSubid != InvalidSubTransactionId);
-}
-
 uint32
 compat_extend_locked(Relation rel, BufferAccessStrategy strategy, uint32 n, Buffer *buffers)
 {
@@ -235,7 +227,7 @@ compat_extend_locked(Relation rel, BufferAccessStrategy strategy, uint32 n, Buff
 		LockRelationForExtension(rel, ExclusiveLock);
 	first = RelationGetNumberOfBlocks(rel);
 	at_once = Min(n, RELSEG_SIZE - first % RELSEG_SIZE);
-	if (at_once >= EXTEND_AT_ONCE && !each_block_counts() && !written_around(rel) &&
+	if (at_once >= EXTEND_AT_ONCE && !each_block_counts() && !compat_is_private_file(rel) &&
 		extend_at_once(rel, strategy, first, at_once, buffers))
 		n = at_once;
 	else

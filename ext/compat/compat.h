@@ -82,6 +82,17 @@
 #endif
 
 /*
+ * Whether nobody else can see the relation's file, and it is not logged: then
+ * the route `fresh` may write its blocks past the buffers (heap/page_routes.c).
+ */
+static inline bool
+compat_is_private_file(Relation rel)
+{
+	return !RelationNeedsWAL(rel) &&
+		(RELATION_IS_LOCAL(rel) || rel->rd_firstRelfilelocatorSubid != InvalidSubTransactionId);
+}
+
+/*
  * Changes the size of a piece of the context. If there is no memory, returns
  * NULL and leaves the piece unchanged.
  */

@@ -118,7 +118,7 @@ sluice_open_batches(SluiceLoad *load)
 	load->root_slot = sluice_make_slot(load->rri->ri_RelationDesc, load->estate);
 }
 
-/* What is known of a leaf with expressions of its own. It is locked, so that stays true. */
+/* A leaf whose own expressions were examined. It is locked, so the result cannot change. */
 typedef struct JudgedLeaf
 {
 	Oid			relid;

@@ -360,7 +360,7 @@ sluice_batch_close(SluiceBatch *batch)
 		ExecDropSingleTupleTableSlot(batch->slots[i]);
 	if (batch->desc)
 		FreeTupleDesc(batch->desc);
-	/* Batches of partitions are closed and opened again all the time. */
+	/* A COPY may open the batch of a partition any number of times. */
 	if (batch->placed)
 		pfree(batch->placed);
 	table_finish_bulk_insert(batch->rri->ri_RelationDesc, batch->options);

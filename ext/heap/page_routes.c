@@ -86,8 +86,6 @@ sluice_choose_route(SluiceLoad *load)
 {
 	Relation	rel = load->cstate->rel;
 	TupleConstr *constr = RelationGetDescr(rel)->constr;
-	bool		others_see_it = !RELATION_IS_LOCAL(rel) &&
-		rel->rd_firstRelfilelocatorSubid == InvalidSubTransactionId;
 
 	load->route = SLUICE_INSERT;
 	if (!sluice_allowed.whole_pages || load->volatile_checks || load->proute != NULL || load->cstate->qualexpr != NULL || load->nvolatile > 0 ||
@@ -95,7 +93,7 @@ sluice_choose_route(SluiceLoad *load)
 		(load->options & TABLE_INSERT_FROZEN) ||
 		(constr && constr->has_generated_stored && load->expressions == NULL))
 		return;
-	load->route = RelationNeedsWAL(rel) || others_see_it ? SLUICE_APPEND : SLUICE_FRESH;
+	load->route = compat_is_private_file(rel) ? SLUICE_FRESH : SLUICE_APPEND;
 	load->slice.page_longest = TOAST_TUPLE_THRESHOLD;
 	load->slice.page_reserve = RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
 }

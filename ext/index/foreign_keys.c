@@ -22,8 +22,8 @@
  *   - Another partition may get a BEFORE ROW trigger during the COPY, which can delete a parent that this transaction
  *     alone has locked, together with its children. All waiting rows are inserted before such a trigger runs
  *     (heap/batches.c), and after that no value counts as seen.
- *   - A partition cannot rely on a check at the end: another partition may have an AFTER ROW trigger, which may delete the row that
- *     waits for its check. In a partition, a row is left out only if its parents were found and locked here.
+ *   - A partition cannot rely on a check at the end: another partition may have an AFTER ROW trigger, which may delete
+ *     the row before its check. In a partition, a row is left out only if its parents were found and locked here.
  *   - Values are equal if their bytes are. Equal values with different bytes (1.0 and 1.00) are each checked
  *     separately. Only PostgreSQL's own types and operators count, so that equal bytes cannot mean different things.
  *
@@ -383,7 +383,7 @@ sluice_foreign_keys_need_check(ForeignKeys *keys, TupleTableSlot *slot)
 	return needed;
 }
 
-/* Called after some rows: the next ones may be long in coming. */
+/* Called after some rows, since the next ones may come much later. Ends the scans of the parents. */
 void
 sluice_foreign_keys_rest(ForeignKeys *keys)
 {

@@ -27,11 +27,11 @@
  *     runs. Parents that are partitioned or have row-level security are left
  *     to the trigger.
  *
- * HARDLY EVER DOES ANYONE WAIT HERE: locks on the parent, its index and its
- * rows are taken only if they are free. The trigger runs at the end of the
- * statement, and waits then if it must. There is one exception. If another
- * transaction has updated the parent and then deleted that version or changed
- * its key, heap_lock_tuple() follows the versions and waits for its end.
+ * WAITING: locks on the parent, its index and its rows are taken only if they
+ * are free. The trigger runs at the end of the statement, and waits then if it
+ * must. There is one exception: if another transaction has updated the parent
+ * and then deleted it or changed its key, heap_lock_tuple() waits for that
+ * transaction.
  *
  * In a SERIALIZABLE transaction the index scan takes predicate locks, as the
  * trigger's scan does.

@@ -30,10 +30,7 @@
 static bool
 may_look_at_tables(Oid function, void *context)
 {
-	return func_volatile(function) == PROVOLATILE_VOLATILE &&
-		function != F_NEXTVAL && function != F_CLOCK_TIMESTAMP &&
-		function != F_TIMEOFDAY && function != F_GEN_RANDOM_UUID &&
-		!compat_is_random(function);
+	return func_volatile(function) == PROVOLATILE_VOLATILE && !sluice_reads_no_table(function);
 }
 
 /*

@@ -188,7 +188,7 @@ class DuringALoad(OnCluster):
         self.assertEqual(ours[0], "")
 
     def test_a_partition_gets_a_volatile_check(self):
-        """A leaf gets a CHECK that reads the table by an index before its first row: it sees the rows that it sees in stock COPY."""
+        """Before its first row, a leaf gets a CHECK that reads the table by an index: it sees at least the rows that it sees in stock COPY."""
         table = ("CREATE TABLE t (a int, p int, b text) PARTITION BY LIST (p); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1, 3); CREATE TABLE t2 PARTITION OF t FOR VALUES IN (2);"
                  "CREATE INDEX ON t1 (a)")
         change = ("CREATE OR REPLACE FUNCTION look(a int) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$ BEGIN"

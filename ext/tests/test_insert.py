@@ -215,7 +215,7 @@ class Insert(OnCluster):
         self.same(rows, copy, "CREATE TABLE p (a int, b text) PARTITION BY RANGE (a); CREATE TABLE t PARTITION OF p FOR VALUES FROM (0) TO (9999)".replace("CREATE TABLE p", "DROP TABLE IF EXISTS p CASCADE; CREATE TABLE p"))
 
     def test_memory_of_partitions(self):
-        """Loading more rows into many partitions needs no more memory; those of indexes and foreign keys are bounded by their settings."""
+        """Loading more rows into many partitions needs no more memory; with indexes or foreign keys, at most what their settings allow."""
         few, many = (self.cluster.file(str(count), b"".join(b"%d,%d\n" % (i, i % 10) for i in range(count))) for count in (30000, 90000))
         for more, bound in (("", 50000), (", PRIMARY KEY (a)", 2000000), (", FOREIGN KEY (b) REFERENCES parent", 2000000)):
             checked = "FOREIGN" in more

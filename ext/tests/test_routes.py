@@ -125,7 +125,7 @@ class Routes(unittest.TestCase):
         self.assertEqual(server.sql("SELECT count(*), count(DISTINCT a) FROM t"), "31000|30000")
 
     def test_a_little_free_space_everywhere(self):
-        """A table of which each page has a sixth free, and none has more, does not grow either."""
+        """A table does not grow if a sixth of each page is free, and no page has more room."""
         server = self.server
         same = server.file("same.csv", b"".join(b"%05d,%s\n" % (i, b"x" * 60) for i in range(90000)))
         copy = "SET pgsluice.copy = on; COPY t FROM PROGRAM 'head -{} {}' WITH (FORMAT csv, pgsluice 'require')"

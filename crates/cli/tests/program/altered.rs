@@ -179,10 +179,10 @@ fn loaded_before_ddl(world: &mut World, load: &[&str]) -> (Option<i32>, String) 
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// DDL waits for the first lane, and the second lane waits for the DDL with its first rows. That
-/// never ends by itself: the load fails, and the DDL goes on.
+/// DDL waits for the first lane, and the second lane waits for the DDL before it sends its first
+/// rows. The first lane commits only with the second one: the load fails, and the DDL is executed.
 #[test]
-fn lanes_that_wait_for_waiting_ddl_do_not_wait_forever() {
+fn a_lane_does_not_wait_forever_for_ddl_that_waits_for_another_lane() {
     let mut world = world();
     let file = world.file("rows.csv", &block());
     let load = [&["load", &file], &LANES[..]].concat();
@@ -193,10 +193,10 @@ fn lanes_that_wait_for_waiting_ddl_do_not_wait_forever() {
     assert!(world.run(&load).status.success());
 }
 
-/// The first rows of the second lane come after DDL that waits for the first one. The lane does not
-/// send them in the form of the old type, and the same command loads everything.
+/// A column gets another type before the second lane sends its first rows. The lane does not send
+/// them in the form of the old type, and the same command loads everything.
 #[test]
-fn the_first_rows_of_a_second_lane_are_compared() {
+fn a_column_that_is_altered_before_the_first_rows_of_a_lane_gets_no_other_values() {
     let mut world = world();
     let file = world.file("rows.csv", &block().repeat(8));
     let once = ["--once", "--commit-every", "1MB"];

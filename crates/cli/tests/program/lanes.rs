@@ -3,8 +3,9 @@
 use crate::common::{each_major, signal, Signal, World};
 use pgsluice_engine::internals::Conn;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// If two lanes have the same key, the server makes one wait for the other's commit, which comes
 /// only when all lanes are done. The load detects this and fails.
@@ -27,33 +28,41 @@ fn lanes_that_wait_for_one_another_end_with_an_error() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "1");
 }
 
-/// Stops the backend that holds the lock for extending a table, while it does. Returns its process
-/// ID if one was caught.
-fn stop_one_that_grows_the_table(watcher: &mut Conn) -> Option<u32> {
+/// How long a lane is stopped: long enough for the loader to check three times.
+const STOPPED: Duration = Duration::from_secs(2);
+
+/// Stops the backend that holds the lock for extending a table, and lets it go on after a while, or
+/// at once if it does not hold the lock any more. Returns whether it held the lock while it was
+/// stopped.
+fn stop_one_that_grows_the_table(watcher: &mut Conn) -> bool {
     let holder = "SELECT pid FROM pg_locks WHERE locktype = 'extend' AND granted LIMIT 1";
     let mut holder = || {
         let rows = watcher.exec(holder).unwrap();
         rows.first().map(|row| row[0].as_ref().unwrap().parse::<u32>().unwrap())
     };
-    let pid = holder()?;
+    let Some(pid) = holder() else { return false };
+    let started = Instant::now();
     if !signal(pid, Signal::SIGSTOP) {
-        return None;
+        return false;
     }
-    // It may have released the lock before it was stopped.
-    if holder() == Some(pid) {
-        return Some(pid);
+    let (released, wait) = channel();
+    // In another thread: the stopped backend may hold a lock that the query of its locks needs.
+    let resumed = thread::spawn(move || {
+        let _ = wait.recv_timeout(STOPPED);
+        signal(pid, Signal::SIGCONT)
+    });
+    let held = holder() == Some(pid) && started.elapsed() < STOPPED;
+    if !held {
+        let _ = released.send(());
     }
-    signal(pid, Signal::SIGCONT);
-    None
+    resumed.join().unwrap() && held
 }
 
-/// Stops a lane while the others wait for it, long enough for the loader to check three times.
-/// Returns false if the load ended before one was caught.
+/// Stops a lane while the others wait for it. Returns false if the load ended before one was caught.
 fn hold_one_up(mut watcher: Conn, over: &AtomicBool) -> bool {
     while !over.load(Ordering::SeqCst) {
-        if let Some(pid) = stop_one_that_grows_the_table(&mut watcher) {
-            thread::sleep(Duration::from_secs(2));
-            return signal(pid, Signal::SIGCONT);
+        if stop_one_that_grows_the_table(&mut watcher) {
+            return true;
         }
     }
     false

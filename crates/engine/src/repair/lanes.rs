@@ -3,7 +3,7 @@
 use super::Report;
 use crate::error::Error;
 use crate::ledger;
-use crate::session::conn::{quote_literal, Conn};
+use crate::session::conn::Conn;
 use crate::session::prepared::End;
 use crate::session::transaction::{status_of, BEGIN};
 
@@ -46,12 +46,12 @@ fn end_lanes(conn: &mut Conn, first: &str, gids: Vec<String>, report: &mut Repor
             return;
         }
     };
-    let (verb, done) = match how {
-        End::Commit => ("COMMIT", "committed, as the first lane was"),
-        End::Rollback => ("ROLLBACK", ROLLED_BACK),
+    let done = match how {
+        End::Commit => "committed, as the first lane was",
+        End::Rollback => ROLLED_BACK,
     };
     for gid in gids {
-        match conn.exec(&format!("{verb} PREPARED {}", quote_literal(&gid))) {
+        match conn.exec(&how.statement(&gid)) {
             Ok(_) => report.lanes.push(format!("{}: {done}", prepared(&gid))),
             // Another repair has ended it already, or it is the first lane.
             Err(error) if error.sqlstate() == "42704" => {}
@@ -73,7 +73,7 @@ fn end_of_first(conn: &mut Conn, first: &str, report: &mut Report) -> Result<End
     let mut status = status_of(conn, first)?;
     if status.as_deref() == Some("in progress") {
         let gid = format!("pgsluice_{first}_0");
-        match conn.exec(&format!("ROLLBACK PREPARED {}", quote_literal(&gid))) {
+        match conn.exec(&End::Rollback.statement(&gid)) {
             Ok(_) => report.lanes.push(format!("{}: {ROLLED_BACK}", prepared(&gid))),
             // It has ended meanwhile.
             Err(error) if error.sqlstate() == "42704" => {}

@@ -83,16 +83,15 @@ pub(crate) fn end_nothing(
     Ok(summary)
 }
 
-/// Refuses to wait for lanes of an earlier load that are prepared and hold locks of the table: they
-/// hold them until `repair` ends them, and meanwhile all writers would queue behind this load.
+/// Refuses to wait for prepared lanes of an earlier load. They hold locks of the table until `repair`
+/// ends them, and all writers would wait behind this load.
 fn refuse_prepared(guard: &mut Conn, target: &Target) -> Result<(), Error> {
     let rows = guard.query(
         "SELECT p.gid FROM pg_catalog.pg_prepared_xacts p \
            JOIN pg_catalog.pg_locks x ON x.transactionid = p.transaction AND x.pid IS NULL \
            JOIN pg_catalog.pg_locks k ON k.virtualtransaction = x.virtualtransaction AND k.pid IS NULL \
          WHERE p.database = pg_catalog.current_database() AND p.gid LIKE 'pgsluice\\_%' \
-           AND k.relation = $1::oid AND k.database = (SELECT d.oid FROM pg_catalog.pg_database d \
-             WHERE d.datname = pg_catalog.current_database())",
+           AND k.relation = $1::oid",
         &[Some(&target.oid.to_string())],
     )?;
     let Some(gid) = rows.first().and_then(|row| row[0].as_ref()) else { return Ok(()) };

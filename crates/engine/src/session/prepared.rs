@@ -1,4 +1,4 @@
-//! Ends prepared transactions on nodes, for a session that has the decision.
+//! How prepared transactions end. Ends those on nodes, for a session that has the decision.
 
 use super::conn::{quote_literal, Conn};
 use super::transaction::{BEGIN, PAUSE, TRIES};
@@ -15,6 +15,14 @@ pub enum End {
     Rollback,
 }
 
+impl End {
+    /// The statement that ends a prepared transaction.
+    pub fn statement(self, gid: &str) -> String {
+        let verb = if self == End::Commit { "COMMIT" } else { "ROLLBACK" };
+        format!("{verb} PREPARED {}", quote_literal(gid))
+    }
+}
+
 /// Ends a prepared transaction. Returns false if there is none. After that, none of this name can
 /// be created: `ledger/node_commits.rs` explains why.
 ///
@@ -23,8 +31,7 @@ pub enum End {
 /// The server reports an error, a session still works on the transaction, or the connection is
 /// lost.
 pub fn end(conn: &mut Conn, how: End, gid: &str) -> Result<bool, Error> {
-    let verb = if how == End::Commit { "COMMIT" } else { "ROLLBACK" };
-    let statement = format!("{verb} PREPARED {}", quote_literal(gid));
+    let statement = how.statement(gid);
     let mut busy = None;
     for _ in 0..TRIES {
         match conn.exec(&statement) {

@@ -1,5 +1,5 @@
-//! Lanes that are prepared for their common commit, while the session of one of them ends or another
-//! session is ending its transaction. A standby that does not exist makes the last PREPARE wait.
+//! Lanes that are prepared to commit together, and one of which loses its session or is ended by
+//! another session. A standby that does not exist makes the last PREPARE wait.
 
 use super::file;
 use crate::common::{each_major, wait_until, World};
@@ -83,8 +83,8 @@ fn commit_first(world: &mut World) -> JoinHandle<()> {
     committing
 }
 
-/// The loader cannot commit a prepared lane. It says so at once, and does not wait for locks of its
-/// own prepared transactions to recreate an index. `repair` commits the lanes and recreates it.
+/// If the loader cannot commit a prepared lane, it reports that at once. It does not recreate an
+/// index, because that would wait for the prepared lanes. `repair` commits them and recreates it.
 #[test]
 fn an_index_is_left_to_repair_if_lanes_stay_prepared() {
     let (mut world, child) = prepared();
