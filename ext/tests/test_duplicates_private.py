@@ -235,7 +235,7 @@ class Told(OnCluster):
         """A default, CHECK, policy, index or domain of the duplicates_to table that reads the loaded table by its indexes: the rows are those of row by row."""
         self.cluster.file("input", b"1,5,x\n2,5,x\n1,6,x\n")
         self.fresh("a int PRIMARY KEY, b int, c text", "CREATE INDEX tb ON t (b); CREATE OR REPLACE FUNCTION so_far(int) RETURNS bigint STABLE LANGUAGE plpgsql AS"
-                   " 'BEGIN RETURN (SELECT count(*) FROM t WHERE b = $1); END'; DROP DOMAIN IF EXISTS seen; CREATE DOMAIN seen AS int CHECK (so_far(VALUE) >= 0)")
+                   " 'BEGIN RETURN (SELECT count(*) FROM public.t WHERE b = $1); END'; DROP DOMAIN IF EXISTS seen; CREATE DOMAIN seen AS int CHECK (so_far(VALUE) >= 0)")
         for code in ("ADD n bigint DEFAULT so_far(5)", "ADD CHECK (so_far(5) >= 0)", "ADD n seen DEFAULT 5",
                      "ADD n int; ALTER FUNCTION so_far IMMUTABLE; CREATE INDEX ON twice (so_far(5))"):
             self.cluster.sql(f"DROP TABLE twice; CREATE TABLE twice (LIKE pgsluice.duplicate); ALTER TABLE twice {code}")
