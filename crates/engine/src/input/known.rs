@@ -5,8 +5,10 @@
 
 use super::chunk::{Chunk, Counts, Part};
 use super::decompress;
+use super::reader::Reader;
 use super::records::Layout;
 use crate::error::Error;
+use crate::options::InputOptions;
 use crate::source::Source;
 use blake3::{Hash, Hasher};
 use pgsluice_core::scan::Eol;
@@ -91,6 +93,32 @@ fn take(
         }
     }
     Ok(taken)
+}
+
+/// Returns where the first record begins that is in none of the known ranges of a source, whose
+/// bytes are those of the ranges. What is between and after them may be comments, a footer and the
+/// like, and then it has no records.
+///
+/// # Errors
+///
+/// The source cannot be read, or its ranges do not begin and end where its records do.
+pub fn outside(
+    input: &InputOptions,
+    source: &Arc<dyn Source>,
+    known: &[KnownPiece],
+) -> Result<Option<u64>, Error> {
+    let input = InputOptions { sources: vec![source.clone()], notes: Vec::new(), ..input.clone() };
+    let mut reader = Reader::open(&input)?;
+    reader.pass_blank_ends(reader.width());
+    reader.know(&[known.to_vec()], &[false], &Arc::default())?;
+    let mut free = Vec::new();
+    while let Some(chunk) = reader.next(free)? {
+        if !chunk.bytes.is_empty() {
+            return Ok(Some(chunk.offset));
+        }
+        free = chunk.bytes;
+    }
+    Ok(None)
 }
 
 /// The hint for a source that has changed where an incomplete load has loaded it.
@@ -244,8 +272,6 @@ fn split(chunk: &mut Chunk, length: usize, layout: &Layout) -> Chunk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::input::Reader;
-    use crate::options::InputOptions;
     use crate::source::BytesSource;
     use pgsluice_core::scan::Dialect;
 

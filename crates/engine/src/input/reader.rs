@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::frame::{without_comments, Frame, Passed};
 use crate::options::{FileFormat, Header, InputOptions};
 use crate::source::Source;
+use pgsluice_core::scan::{Eol, Next, Record, Scanner};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -202,6 +203,18 @@ impl Reader {
     /// empty.
     pub fn header(&self) -> Option<&HeaderLine> {
         self.first_header.as_ref()
+    }
+
+    /// The number of fields of the first record; 1 if it is not known.
+    pub fn width(&self) -> usize {
+        let Some(dialect) = self.layout.dialect() else { return 1 };
+        let (bytes, ended) = self.sample();
+        let (mut scanner, mut record) =
+            (Scanner::new(&bytes, ended, dialect, Eol::Unknown), Record::default());
+        match scanner.next(&mut record) {
+            Ok(Next::Record) => record.len(),
+            _ => 1,
+        }
     }
 
     /// Returns the held bytes that follow, without comments, as a sample to infer types from. The

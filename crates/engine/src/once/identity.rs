@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// The number of bytes at each end of a file that are hashed, to find files that may have the same
 /// content.
-const END: u64 = 64 << 10;
+pub(super) const END: u64 = 64 << 10;
 
 /// The hash of a stream, whose bytes cannot be read beforehand: an empty `bytea`.
 const NONE: &str = "\\x";

@@ -23,6 +23,8 @@ pub(super) struct KnownSource {
     pub size: u64,
     /// the hash of its first bytes
     pub head: String,
+    /// the hash of its last bytes
+    pub tail: String,
     /// the hash of its header
     pub header: Option<String>,
     pub complete: bool,
@@ -138,6 +140,7 @@ pub(super) fn candidates(
         options: text(&row[4]),
         content: number(&row[5]),
         head: text(&row[6]),
+        tail: text(&row[7]),
         header: row[8].clone(),
         load: number(&row[9]),
     };

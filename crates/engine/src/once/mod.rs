@@ -9,6 +9,7 @@
 //!   [`record`] makes it exact that each record is loaded once.
 
 pub mod correction;
+mod decide;
 mod end;
 mod fingerprint;
 pub mod forget;
@@ -29,7 +30,6 @@ pub mod tables;
 mod unclaimed;
 
 use crate::error::Error;
-use crate::input::{compare, Compared, KnownPiece};
 use crate::options::{Header, InputOptions, Options};
 use crate::report::Summary;
 use crate::session::conn::Conn;
@@ -37,13 +37,12 @@ use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
 use crate::source::Source;
 use crate::text::Text;
 use crate::watch::Watch;
-use correction::{changed, grown};
 use fingerprint::Fingerprint;
-use identity::{header_of, same, Ends, Seen};
-use lookup::{candidates, claim, pieces, KnownSource};
+use identity::{header_of, Ends, Seen};
+use lookup::{candidates, claim, KnownSource};
 use names::{add_names, drop_rows, touch};
 use notes::{About, Notes};
-use pause::{limit_pause, read_long};
+use pause::limit_pause;
 use record::{Alias, Recording, Target, Wanted};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -265,180 +264,6 @@ impl Found<'_> {
     ) -> Result<Vec<KnownSource>, Error> {
         let files: Vec<_> = sources.iter().map(|i| (*i, &self.seen[*i], &ends[i])).collect();
         candidates(conn, target.oid, &files)
-    }
-
-    /// Decides for each source whether it is new, continues an earlier load, or is loaded. No load
-    /// that has begun one of the incomplete `rows` may be running without its claims.
-    fn decide(
-        &mut self,
-        conn: &mut Conn,
-        sources: &[usize],
-        ends: &HashMap<usize, Ends>,
-        rows: Vec<KnownSource>,
-    ) -> Result<(), Error> {
-        let mut by_file: HashMap<usize, Vec<KnownSource>> = HashMap::new();
-        for row in rows {
-            by_file.entry(row.file).or_default().push(row);
-        }
-        for i in sources {
-            let rows = by_file.remove(i).unwrap_or_default();
-            self.decide_one(conn, *i, &ends[i], &rows)?;
-        }
-        Ok(())
-    }
-
-    fn decide_one(
-        &mut self,
-        conn: &mut Conn,
-        i: usize,
-        ends: &Ends,
-        rows: &[KnownSource],
-    ) -> Result<(), Error> {
-        let (seen, name) = (self.seen[i].clone(), self.sources[i].name());
-        if seen.stream {
-            return self.decide_stream(conn, i, ends, rows);
-        }
-        let busy = |row: &&KnownSource| !row.by_name && self.busy.contains(&row.content);
-        if let Some(row) = rows.iter().find(busy) {
-            self.others.insert(row.content);
-            return Ok(());
-        }
-        let want = |begun| Wanted { begun, ..Wanted::new(&seen, ends) };
-        let mut failed = None;
-        for row in rows {
-            let Some((known, compared)) = self.compared(conn, i, ends, row)? else { continue };
-            match compared {
-                Compared::Differs(bytes) if row.by_name => return Err(changed(&name, &bytes, row)),
-                Compared::Differs(_) => {}
-                // Pieces that another load has loaded of the same content take precedence over a
-                // failed attempt.
-                Compared::Same(_) if row.by_name && !row.complete && known.is_empty() => {
-                    failed = Some(row.number);
-                }
-                Compared::Same(_) if row.by_name && !row.complete => {
-                    self.want(i, want(Some(row.number)));
-                    return Ok(());
-                }
-                Compared::Same(more) if row.by_name && more > 0 && row.size != seen.size => {
-                    let end = known.last().map_or(0, |p| p.bytes.end);
-                    if !self.append || row.content != row.number {
-                        return Err(grown(&name, end, more));
-                    }
-                    let note = format!("{name} has grown by {more} bytes");
-                    self.notes.add(About::Grown, note);
-                    self.want(i, want(Some(row.number)));
-                    return Ok(());
-                }
-                Compared::Same(_) if row.by_name => {
-                    self.touched.push((row.number, seen, ends.clone()));
-                    return Ok(());
-                }
-                Compared::Same(_) if known.is_empty() || self.is_taken(row.number) => {}
-                Compared::Same(_) if row.complete => {
-                    self.fingerprint.check(&row.options, &name)?;
-                    let note =
-                        format!("{name} has the same bytes as {}, which is loaded", row.name);
-                    self.notes.add(About::Loaded, note);
-                    let ends = ends.clone();
-                    self.aliases.push(Alias { seen, ends, same_as: row.content });
-                    self.replaced.extend(failed);
-                    return Ok(());
-                }
-                Compared::Same(_) => {
-                    self.fingerprint.check(&row.options, &name)?;
-                    self.notes.add(About::Continued, format!("{name} continues {}", row.name));
-                    self.want(i, want(Some(row.number)));
-                    self.replaced.extend(failed);
-                    return Ok(());
-                }
-            }
-        }
-        self.add_new(conn, i, want(failed), &name)
-    }
-
-    /// Decides about a stream. It is compared while it is read. One row has what is known of its
-    /// name.
-    fn decide_stream(
-        &mut self,
-        conn: &mut Conn,
-        i: usize,
-        ends: &Ends,
-        rows: &[KnownSource],
-    ) -> Result<(), Error> {
-        let mut wanted = Wanted::new(&self.seen[i], ends);
-        if let Some(row) = rows.iter().find(|row| row.by_name) {
-            let known = pieces(conn, row.number)?;
-            if !known.is_empty() {
-                self.fingerprint.check(&row.options, &self.seen[i].name)?;
-                wanted.ends.head.clone_from(&row.head);
-            }
-            wanted.begun = Some(row.number);
-            wanted.whole = row.complete && !self.append;
-        }
-        self.want(i, wanted);
-        Ok(())
-    }
-
-    /// Compares a source with a row that may be about it. Returns `None` if the row is about
-    /// another source of this load.
-    fn compared(
-        &self,
-        conn: &mut Conn,
-        i: usize,
-        ends: &Ends,
-        row: &KnownSource,
-    ) -> Result<Option<(Vec<KnownPiece>, Compared)>, Error> {
-        let (source, seen) = (&self.sources[i], &self.seen[i]);
-        if !row.by_name && !row.complete && self.names.contains(&row.name) {
-            return Ok(None);
-        }
-        let known = pieces(conn, row.content)?;
-        // A failed attempt has no pieces, so other options are no conflict.
-        if row.by_name && !known.is_empty() {
-            self.fingerprint.check(&row.options, &source.name())?;
-        }
-        // A record near the start may have been corrected. A row of an earlier version has no hash
-        // of the header.
-        let same = |own: &Ends| row.header.is_some() && own.header == row.header;
-        let begins = !self.has_header()
-            || known.is_empty()
-            || same(ends)
-            || seen.begins_as(row.size, &row.head)?;
-        if !begins {
-            return Err(changed(&source.name(), &(0..known[0].bytes.start), row));
-        }
-        let compared = read_long(conn, self.lease, || compare(source.as_ref(), &known))?;
-        Ok(Some((known, compared)))
-    }
-
-    /// Adds a source that no load has begun. If another source of this load has the same bytes,
-    /// adds only its name.
-    fn add_new(
-        &mut self,
-        conn: &mut Conn,
-        i: usize,
-        wanted: Wanted,
-        name: &str,
-    ) -> Result<(), Error> {
-        let content = (wanted.seen.size, wanted.ends.clone());
-        for place in self.by_ends.get(&content).into_iter().flatten() {
-            let other = &self.wanted[*place].1.seen.name;
-            if read_long(conn, self.lease, || same(other, &wanted.seen.name))? {
-                let note =
-                    format!("{name} has the same bytes as {other}, and they are loaded once");
-                self.notes.add(About::Copies, note);
-                self.copies.push((wanted.seen, wanted.ends, *place));
-                self.replaced.extend(wanted.begun);
-                return Ok(());
-            }
-        }
-        self.want(i, wanted);
-        Ok(())
-    }
-
-    /// Whether another source of this load continues this row of `sources`.
-    fn is_taken(&self, number: i64) -> bool {
-        self.wanted.iter().any(|(_, wanted)| wanted.begun == Some(number))
     }
 
     /// Adds a source that is to be loaded.

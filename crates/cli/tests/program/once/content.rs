@@ -3,6 +3,7 @@
 use super::{counts, lines, thrice, world};
 use crate::common::World;
 use std::fs;
+use std::io::Write;
 
 fn load(world: &World, more: &[&str]) -> Result<serde_json::Value, String> {
     world.load(&[more, &["--table", "t", "--once"]].concat())
@@ -239,4 +240,57 @@ fn a_last_line_that_grows_is_an_error() {
     let first = "SELECT string_agg(first_line || '/' || first_record, ' ' ORDER BY start_byte) \
         FROM pgsluice_loads.pieces";
     assert_eq!(world.sql(first), "1/1 3/3");
+}
+
+/// A compressed file may have more records and the same size as before. It has grown, and with
+/// `--on-change append` the rest is loaded.
+#[test]
+fn a_compressed_file_grows_and_its_size_stays() {
+    let mut world = world();
+    let gzip = |records: usize| {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        gzip.write_all(&b"1,x\n".repeat(records)).unwrap();
+        gzip.finish().unwrap()
+    };
+    let n = (2..1000).find(|n| gzip(*n).len() == gzip(n + 1).len()).unwrap();
+    let path = world.file("a.csv.gz", &gzip(n));
+    load(&world, &[&path]).unwrap();
+    fs::write(&path, gzip(n + 1)).unwrap();
+    let said = load(&world, &[&path]).unwrap_err();
+    assert!(
+        said.contains(&format!("has grown since it was loaded: 4 bytes follow byte {}", 4 * n)),
+        "{said}"
+    );
+    let append = [path.as_str(), "--on-change", "append"];
+    for loaded in [1, 0] {
+        assert_eq!(load(&world, &append).unwrap()["loaded"], loaded);
+    }
+    assert_eq!(world.sql("SELECT count(*) FROM t"), (n + 1).to_string());
+}
+
+/// What was not a record when a file was loaded (a comment, the footer) may be one later, while the
+/// size stays the same. Such a file has changed. Another comment is no change.
+#[test]
+fn records_take_the_place_of_comments() {
+    let world = world();
+    let (first, last) = (lines(0, 30_000), lines(30_000, 30_000));
+    for (name, before, after, comment, record, error) in [
+        ("end", &b"1,x\n"[..], &b""[..], &b"# end\n"[..], &b"2,bbb\n"[..], "6 bytes follow byte 4"),
+        ("start", b"", b"1,x\n", b"# one\n", b"2,bbb\n", "bytes 0 to 6 are not the same"),
+        ("middle", &first, &last, b"# middle\n", b"7,middle\n", "are not the same"),
+    ] {
+        let file = |line: &[u8]| [before, line, after].concat();
+        let path = world.file(name, &file(comment));
+        let all = [path.as_str(), "--comment", "#"];
+        let records = load(&world, &all).unwrap()["loaded"].as_u64().unwrap();
+        fs::write(&path, file(&comment.to_ascii_uppercase())).unwrap();
+        assert_eq!(load(&world, &all).unwrap()["loaded"], 0, "{name}");
+        fs::write(&path, file(record)).unwrap();
+        let said = load(&world, &all).unwrap_err();
+        assert!(said.contains(error), "{name}: {said}");
+        // Under another name, it is another file.
+        let copy = world.file(&format!("{name}-copy"), &file(record));
+        let summary = load(&world, &[&copy, "--comment", "#"]).unwrap();
+        assert_eq!(summary["loaded"], records + 1, "{name}");
+    }
 }

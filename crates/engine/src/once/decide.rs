@@ -1,0 +1,246 @@
+//! Decides for each source of a load, by its name and its bytes, whether it is new, continues an
+//! earlier load, or is loaded.
+
+use super::correction::{changed, grown};
+use super::identity::{same, Ends, END};
+use super::lookup::{pieces, KnownSource};
+use super::notes::About;
+use super::pause::read_long;
+use super::record::{Alias, Wanted};
+use super::Found;
+use crate::error::Error;
+use crate::input::{compare, outside, Compared, KnownPiece};
+use crate::session::conn::Conn;
+use pgsluice_core::sink::TRAILER;
+use std::collections::HashMap;
+
+impl Found<'_> {
+    /// Decides for each source whether it is new, continues an earlier load, or is loaded. No load
+    /// that has begun one of the incomplete `rows` may be running without its claims.
+    pub(super) fn decide(
+        &mut self,
+        conn: &mut Conn,
+        sources: &[usize],
+        ends: &HashMap<usize, Ends>,
+        rows: Vec<KnownSource>,
+    ) -> Result<(), Error> {
+        let mut by_file: HashMap<usize, Vec<KnownSource>> = HashMap::new();
+        for row in rows {
+            by_file.entry(row.file).or_default().push(row);
+        }
+        for i in sources {
+            let rows = by_file.remove(i).unwrap_or_default();
+            self.decide_one(conn, *i, &ends[i], &rows)?;
+        }
+        Ok(())
+    }
+
+    fn decide_one(
+        &mut self,
+        conn: &mut Conn,
+        i: usize,
+        ends: &Ends,
+        rows: &[KnownSource],
+    ) -> Result<(), Error> {
+        let (seen, name) = (self.seen[i].clone(), self.sources[i].name());
+        if seen.stream {
+            return self.decide_stream(conn, i, ends, rows);
+        }
+        let busy = |row: &&KnownSource| !row.by_name && self.busy.contains(&row.content);
+        if let Some(row) = rows.iter().find(busy) {
+            self.others.insert(row.content);
+            return Ok(());
+        }
+        let want = |begun| Wanted { begun, ..Wanted::new(&seen, ends) };
+        let mut failed = None;
+        for row in rows {
+            let Some((known, compared)) = self.compared(conn, i, ends, row)? else { continue };
+            match compared {
+                Compared::Differs(bytes) if row.by_name => return Err(changed(&name, &bytes, row)),
+                Compared::Differs(_) => {}
+                // Pieces that another load has loaded of the same content take precedence over a
+                // failed attempt.
+                Compared::Same(_) if row.by_name && !row.complete && known.is_empty() => {
+                    failed = Some(row.number);
+                }
+                Compared::Same(_) if row.by_name && !row.complete => {
+                    self.want(i, want(Some(row.number)));
+                    return Ok(());
+                }
+                Compared::Same(more) if row.by_name => {
+                    return self.decide_complete(conn, i, ends, row, (&known, more));
+                }
+                Compared::Same(_) if known.is_empty() || self.is_taken(row.number) => {}
+                Compared::Same(more) if row.complete => {
+                    if self.outside(conn, i, ends, row, (&known, more))?.is_some() {
+                        continue;
+                    }
+                    self.fingerprint.check(&row.options, &name)?;
+                    let note =
+                        format!("{name} has the same bytes as {}, which is loaded", row.name);
+                    self.notes.add(About::Loaded, note);
+                    let ends = ends.clone();
+                    self.aliases.push(Alias { seen, ends, same_as: row.content });
+                    self.replaced.extend(failed);
+                    return Ok(());
+                }
+                Compared::Same(_) => {
+                    self.fingerprint.check(&row.options, &name)?;
+                    self.notes.add(About::Continued, format!("{name} continues {}", row.name));
+                    self.want(i, want(Some(row.number)));
+                    self.replaced.extend(failed);
+                    return Ok(());
+                }
+            }
+        }
+        self.add_new(conn, i, want(failed), &name)
+    }
+
+    /// Decides about a file of the name and the bytes of a complete source. `more` bytes follow the
+    /// known ranges.
+    fn decide_complete(
+        &mut self,
+        conn: &mut Conn,
+        i: usize,
+        ends: &Ends,
+        row: &KnownSource,
+        (known, more): (&[KnownPiece], u64),
+    ) -> Result<(), Error> {
+        let (seen, name) = (self.seen[i].clone(), self.sources[i].name());
+        let end = known.last().map_or(0, |p| p.bytes.end);
+        let outside = match more > 0 && row.size != seen.size {
+            true => Some(end),
+            false => self.outside(conn, i, ends, row, (known, more))?,
+        };
+        match outside {
+            None => self.touched.push((row.number, seen, ends.clone())),
+            Some(at) if at < end => {
+                let next = known.iter().map(|p| p.bytes.start).find(|start| *start > at);
+                return Err(changed(&name, &(at..next.unwrap_or(end)), row));
+            }
+            Some(_) if !self.append || row.content != row.number => {
+                return Err(grown(&name, end, more));
+            }
+            Some(_) => {
+                let note = format!("{name} has grown by {more} bytes");
+                self.notes.add(About::Grown, note);
+                let begun = Some(row.number);
+                self.want(i, Wanted { begun, ..Wanted::new(&seen, ends) });
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns where the first record of a file begins that is in none of the ranges of a complete
+    /// source, whose bytes it has. Their hashes do not cover what was not a record when the source
+    /// was loaded: comments, a footer. That may have changed while name and size stayed the same.
+    fn outside(
+        &self,
+        conn: &mut Conn,
+        i: usize,
+        ends: &Ends,
+        row: &KnownSource,
+        (known, more): (&[KnownPiece], u64),
+    ) -> Result<Option<u64>, Error> {
+        let first = known.first().map_or(0, |p| p.bytes.start);
+        let gaps = known.windows(2).any(|two| two[0].bytes.end < two[1].bytes.start);
+        let same_start = first == 0 || (row.head == ends.head && first <= END);
+        let same_end = more == 0 || (row.size == self.seen[i].size && row.tail == ends.tail);
+        let whole = row.size == self.seen[i].size && row.size <= END && row.head == ends.head;
+        if whole || (same_start && same_end && !gaps) {
+            return Ok(None);
+        }
+        let end = known.last().map_or(0, |p| p.bytes.end);
+        // PGCOPY has nothing but a header and a trailer around its tuples.
+        if self.input.dialect().is_none() {
+            return Ok((more > TRAILER.len() as u64).then_some(end));
+        }
+        let (input, source) = (&self.input, &self.sources[i]);
+        read_long(conn, self.lease, || outside(input, source, known))
+    }
+
+    /// Decides about a stream. It is compared while it is read. One row has what is known of its
+    /// name.
+    fn decide_stream(
+        &mut self,
+        conn: &mut Conn,
+        i: usize,
+        ends: &Ends,
+        rows: &[KnownSource],
+    ) -> Result<(), Error> {
+        let mut wanted = Wanted::new(&self.seen[i], ends);
+        if let Some(row) = rows.iter().find(|row| row.by_name) {
+            let known = pieces(conn, row.number)?;
+            if !known.is_empty() {
+                self.fingerprint.check(&row.options, &self.seen[i].name)?;
+                wanted.ends.head.clone_from(&row.head);
+            }
+            wanted.begun = Some(row.number);
+            wanted.whole = row.complete && !self.append;
+        }
+        self.want(i, wanted);
+        Ok(())
+    }
+
+    /// Compares a source with a row that may be about it. Returns `None` if the row is about
+    /// another source of this load.
+    fn compared(
+        &self,
+        conn: &mut Conn,
+        i: usize,
+        ends: &Ends,
+        row: &KnownSource,
+    ) -> Result<Option<(Vec<KnownPiece>, Compared)>, Error> {
+        let (source, seen) = (&self.sources[i], &self.seen[i]);
+        if !row.by_name && !row.complete && self.names.contains(&row.name) {
+            return Ok(None);
+        }
+        let known = pieces(conn, row.content)?;
+        // A failed attempt has no pieces, so other options are no conflict.
+        if row.by_name && !known.is_empty() {
+            self.fingerprint.check(&row.options, &source.name())?;
+        }
+        // A record near the start may have been corrected. A row of an earlier version has no hash
+        // of the header.
+        let same = |own: &Ends| row.header.is_some() && own.header == row.header;
+        let begins = !self.has_header()
+            || known.is_empty()
+            || same(ends)
+            || seen.begins_as(row.size, &row.head)?;
+        if !begins {
+            return Err(changed(&source.name(), &(0..known[0].bytes.start), row));
+        }
+        let compared = read_long(conn, self.lease, || compare(source.as_ref(), &known))?;
+        Ok(Some((known, compared)))
+    }
+
+    /// Adds a source that no load has begun. If another source of this load has the same bytes,
+    /// adds only its name.
+    fn add_new(
+        &mut self,
+        conn: &mut Conn,
+        i: usize,
+        wanted: Wanted,
+        name: &str,
+    ) -> Result<(), Error> {
+        let content = (wanted.seen.size, wanted.ends.clone());
+        for place in self.by_ends.get(&content).into_iter().flatten() {
+            let other = &self.wanted[*place].1.seen.name;
+            if read_long(conn, self.lease, || same(other, &wanted.seen.name))? {
+                let note =
+                    format!("{name} has the same bytes as {other}, and they are loaded once");
+                self.notes.add(About::Copies, note);
+                self.copies.push((wanted.seen, wanted.ends, *place));
+                self.replaced.extend(wanted.begun);
+                return Ok(());
+            }
+        }
+        self.want(i, wanted);
+        Ok(())
+    }
+
+    /// Whether another source of this load continues this row of `sources`.
+    fn is_taken(&self, number: i64) -> bool {
+        self.wanted.iter().any(|(_, wanted)| wanted.begun == Some(number))
+    }
+}
