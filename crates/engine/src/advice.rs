@@ -11,9 +11,13 @@ const SMALL: u64 = 64 << 20;
 /// The lowest rate that a load is expected to have, in bytes per second, to estimate its duration.
 const SLOW_RATE: u64 = 20 << 20;
 
-/// Rows and their WAL may need about this many times the file's bytes. (Measured: 2.6 and 1.7 times
-/// for three short columns, less for longer ones.)
+/// Rows and their WAL may need about this many times the file's bytes. (Measured for three short
+/// columns: 2.8 and 2.4 times; less for longer ones.)
 const ROOM: u64 = 4;
+
+/// An index and its WAL may need about this many times the file's bytes. (Measured for three short
+/// columns with an index each: 3.6 times all three together.)
+const INDEX_ROOM: u64 = 2;
 
 /// If a row would save fewer bytes than this, it is not worth creating the table again.
 const WORTH_SAVING: f64 = 4.0;
@@ -28,7 +32,7 @@ pub(crate) fn advice(
 ) -> Vec<String> {
     let mut notes = of_rows(table, fired_by);
     notes.extend(order(table, &facts.columns));
-    notes.extend(room(input, facts));
+    notes.extend(room(input, table, facts));
     // The size of standard input is unknown.
     if input.bytes > SMALL || input.bytes == 0 {
         notes.extend(slots(server));
@@ -105,13 +109,14 @@ fn of_server(input: &InputFacts, server: &ServerFacts, table: &TableFacts) -> Ve
     notes
 }
 
-fn room(input: &InputFacts, facts: &AdviceFacts) -> Option<String> {
+fn room(input: &InputFacts, table: &TableFacts, facts: &AdviceFacts) -> Option<String> {
     let (folder, free) = facts.room.as_ref()?;
-    let needed = input.bytes.saturating_mul(ROOM);
+    let times = ROOM + INDEX_ROOM * table.indexes.len() as u64;
+    let needed = input.bytes.saturating_mul(times);
     (*free < needed && input.bytes > 0).then(|| {
         format!(
-            "the disk under {folder} has {} MB free: rows and WAL of {} MB of input may need up to \
-             {} MB{}",
+            "the disk under {folder} has {} MB free: rows, indexes and WAL of {} MB of input may \
+             need up to {} MB{}",
             free >> 20,
             input.bytes >> 20,
             needed >> 20,

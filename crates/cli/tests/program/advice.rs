@@ -91,6 +91,12 @@ fn disk(world: &mut World) {
     let data = world.server.data().to_str().unwrap().to_owned();
     let said = note(&all, &format!("the disk under {data} has ")).unwrap();
     assert!(said.contains("may need up to 8000000 MB"), "{said}");
+    // Each index takes room, too.
+    let indexes = world.sql("SELECT count(*) FROM pg_index WHERE indrelid = 'i'::regclass");
+    let needed = (4 + 2 * indexes.parse::<u64>().unwrap()) * 2_000_000;
+    let all = notes(world, &[&huge, "--table", "i"]);
+    let said = note(&all, &format!("the disk under {data} has ")).unwrap();
+    assert!(indexes != "0" && said.contains(&format!("may need up to {needed} MB")), "{said}");
     // A role that may not read `data_directory` gets no note.
     world.sql("CREATE ROLE plain LOGIN; GRANT INSERT ON t TO plain");
     let url = world.server.url("postgres").replace("postgres@", "plain@");
