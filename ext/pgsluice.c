@@ -292,6 +292,7 @@ sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 	bool		has_own = loads && sluice_has_own_options(stmt);
 	bool		discards = IsA(stmt, DiscardStmt) &&
 		((DiscardStmt *) pstmt->utilityStmt)->target == DISCARD_ALL;
+	Oid			previous;
 
 	if (loads && (sluice_enabled || has_own))
 	{
@@ -306,13 +307,21 @@ sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 			take_over(pstmt, queryString, context, queryEnv, &own, dest, qc))
 			return;
 	}
-	sluice_index_before_utility(pstmt->utilityStmt);
-	if (prev_ProcessUtility)
-		prev_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
-							queryEnv, dest, qc);
-	else
-		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
+	previous = sluice_index_before_utility(pstmt->utilityStmt);
+	PG_TRY();
+	{
+		if (prev_ProcessUtility)
+			prev_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
 								queryEnv, dest, qc);
+		else
+			standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
+									queryEnv, dest, qc);
+	}
+	PG_FINALLY();
+	{
+		sluice_index_after_utility(previous);
+	}
+	PG_END_TRY();
 	/* The statement itself may have been freed by now. */
 	if (discards)
 	{

@@ -110,6 +110,7 @@ typedef struct SluiceBatch
 	CommandId	cid;
 	int			options;		/* TABLE_INSERT_… */
 	int			given_options;	/* those that stock COPY would use */
+	bool		toast_is_full;	/* the TOAST table has no room for values */
 	int			used;
 	uint64		inserted;		/* rows of earlier flushes */
 	int			made;			/* slots that were created */

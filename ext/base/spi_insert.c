@@ -99,7 +99,8 @@ runs_code(Oid relid)
 	Relation	rel = table_open(relid, AccessShareLock);
 	const TupleConstr *constr = RelationGetDescr(rel)->constr;
 	bool		runs = rel->rd_rel->relkind != RELKIND_RELATION || rel->rd_rel->relhastriggers ||
-		rel->rd_rel->relhasrules || rel->rd_rel->relrowsecurity || rel->rd_rel->relchecks > 0;
+		rel->rd_rel->relhasrules || rel->rd_rel->relrowsecurity || rel->rd_rel->relchecks > 0 ||
+		rel->rd_rel->relispartition;
 
 	for (int i = 0; constr && i < constr->num_defval && !runs; i++)
 		runs = reads_tables(stringToNode(constr->defval[i].adbin), NULL);

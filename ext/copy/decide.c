@@ -111,7 +111,7 @@ encoding_why_not(const List *options)
 	if (data != server &&
 		(data == PG_SQL_ASCII || server == PG_SQL_ASCII) &&
 		(pg_encoding_max_length(data) > 1 || pg_database_encoding_max_length() > 1))
-		return "the data's encoding is not told, or the database's";
+		return "the encoding of the data or of the database is SQL_ASCII, and the other has several bytes for a character";
 	return NULL;
 }
 
@@ -125,7 +125,7 @@ session_why_not(const List *options)
 	if (XactReadOnly)
 		return "the transaction is read-only";
 	if (IsInParallelMode())
-		return "a parallel operation is under way";
+		return "a parallel operation is running";
 	return encoding_why_not(options);
 }
 

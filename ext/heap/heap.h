@@ -42,7 +42,7 @@ extern bool sluice_batch_has_room(SluiceBatch *batch);
 extern void sluice_set_target_block(SluiceBatch *batch, BlockNumber block);
 extern void sluice_keep_order(SluiceBatch *batch);
 extern void sluice_batch_add(SluiceBatch *batch, uint64 line);
-extern int	sluice_insert_options(const SluiceBatch *batch);
+extern int	sluice_insert_options(SluiceBatch *batch);
 extern void sluice_batch_flush(SluiceBatch *batch);
 extern void sluice_batch_close(SluiceBatch *batch);
 

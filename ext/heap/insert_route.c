@@ -158,8 +158,24 @@ sluice_batch_add(SluiceBatch *batch, uint64 line)
 #define SAMPLED_BLOCKS 64
 
 /*
+ * The room that a row of the table takes, by the statistics. If many rows were
+ * deleted, that is more than they take, so it has a limit: no row is longer
+ * than a quarter of a page without TOAST.
+ */
+static Size
+room_for_row(Relation rel)
+{
+	Form_pg_class form = rel->rd_rel;
+
+	if (form->relpages <= 0 || form->reltuples <= 0)
+		return 0;
+	return Min((double) BLCKSZ * form->relpages / form->reltuples, BLCKSZ / 4);
+}
+
+/*
  * Whether an eighth of a table is free, in addition to what its fillfactor
- * keeps free.
+ * keeps free, in blocks that have room for a row. What rows leave free at the
+ * ends of full pages is no room.
  */
 static bool
 is_partly_free(Relation rel)
@@ -167,6 +183,7 @@ is_partly_free(Relation rel)
 	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
 	uint32		n = Min(blocks, SAMPLED_BLOCKS);
 	Size		reserve = RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
+	Size		row = room_for_row(rel);
 	Size		found = 0;
 
 	/*
@@ -179,7 +196,8 @@ is_partly_free(Relation rel)
 	{
 		Size		free = GetRecordedFreeSpace(rel, n == blocks ? i : murmurhash32(i) % blocks);
 
-		found += free - Min(free, reserve);
+		if (free >= reserve + row)
+			found += free - reserve;
 	}
 	return found / n >= BLCKSZ / 8;
 }
@@ -283,9 +301,9 @@ toast_has_room(const SluiceBatch *batch)
 
 /* The options with which to insert the batch's rows: see the head of this file. */
 int
-sluice_insert_options(const SluiceBatch *batch)
+sluice_insert_options(SluiceBatch *batch)
 {
-	if (batch->in_order || batch->options == batch->given_options ||
+	if (batch->in_order || batch->toast_is_full || batch->options == batch->given_options ||
 		!OidIsValid(batch->rri->ri_RelationDesc->rd_rel->reltoastrelid))
 		return batch->options;
 	for (int i = 0; i < batch->used; i++)
@@ -293,7 +311,10 @@ sluice_insert_options(const SluiceBatch *batch)
 		HeapTuple	tuple = ExecFetchSlotHeapTuple(batch->slots[i], true, NULL);
 
 		if (tuple->t_len > TOAST_TUPLE_THRESHOLD || HeapTupleHasExternal(tuple))
-			return toast_has_room(batch) ? batch->given_options : batch->options;
+		{
+			batch->toast_is_full = !toast_has_room(batch);
+			return batch->toast_is_full ? batch->options : batch->given_options;
+		}
 	}
 	return batch->options;
 }

@@ -286,20 +286,35 @@ arm_relation(const RangeVar *name)
 	UnlockRelationOid(relid, AccessShareLock);
 }
 
-/* Called before a utility statement is executed. */
-void
+/*
+ * Called before a utility statement is executed. What it returns is for
+ * sluice_index_after_utility().
+ */
+Oid
 sluice_index_before_utility(const Node *stmt)
 {
 	const RangeVar *name;
+	Oid			previous = builder;
 
 	builder = GetUserId();
 	if (!index_build_enabled || IsAbortedTransactionBlockState())
-		return;
+		return previous;
 	name = rebuilt_relation(stmt);
 	/* ALTER TABLE may build no index at all, so it leaves no report here. */
 	if (name && (IsA(stmt, ReindexStmt) ? !leaves_builds(InvalidOid) :
 				 sluice_admin_why_no_builds() == NULL))
 		arm_relation(name);
+	return previous;
+}
+
+/*
+ * Called after a utility statement, also after an error. A statement that ran
+ * it, by a trigger or a function, may build more indexes.
+ */
+void
+sluice_index_after_utility(Oid previous)
+{
+	builder = previous;
 }
 
 /* The row of the view pgsluice.last_index_build. */

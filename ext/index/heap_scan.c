@@ -87,7 +87,12 @@ scan_rows_in_ranges(SluiceIndexBuild *build)
 	pgstat_progress_update_param(PROGRESS_SCAN_BLOCKS_TOTAL, blocks);
 	for (BlockNumber block = 0; block < blocks && !build->unfit; block += count)
 	{
-		count = Min(Max(sluice_threshold(BLOCKS_BY_ROW), 1), blocks - block);
+		/*
+		 * Each range reads through a ring of buffers of its own, which evicts
+		 * others until it is full. So there are few ranges: each is as long as
+		 * all before it.
+		 */
+		count = Min(Max(Max(sluice_threshold(BLOCKS_BY_ROW), 1), block), blocks - block);
 		build->reltuples +=
 			table_index_build_range_scan(build->heap, build->index, build->info,
 										 false, false, false, block, count,

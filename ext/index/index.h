@@ -21,7 +21,8 @@
 /* index/ambuild.c */
 extern void sluice_index_init(void);
 extern void sluice_index_forget(void);
-extern void sluice_index_before_utility(const Node *stmt);
+extern Oid	sluice_index_before_utility(const Node *stmt);
+extern void sluice_index_after_utility(Oid previous);
 
 /*
  * A row that is in the table, with its TID. `tuple` is the copy that was

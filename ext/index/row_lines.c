@@ -41,13 +41,36 @@ store_lines(IndexWriter *load, InsertedRows *rows, const PlacedRow *placed, int 
 		rows->further[i] = (uint32) (placed[i].line - placed[0].line);
 }
 
-/* Remembers which lines the rows came from. */
-void
-sluice_index_note_rows(IndexWriter *load, const PlacedRow *placed, int count)
-{
-	InsertedRows *rows;
-	bool		follow = true;
+/* Blocks of a range. All of them may be read to find the line of one row. */
+#define RANGE_BLOCKS 64
 
+/*
+ * Whether the rows continue the last range: their lines follow, and no place
+ * is left between the two. Rows that get other entries as soon as they are in
+ * the table come one block at a time, and a range for each block would take as
+ * much memory as the table has blocks. Rows that wait for the end begin a
+ * range of their own.
+ */
+static bool
+continue_range(const IndexWriter *load, const PlacedRow *placed)
+{
+	const InsertedRows *last = &load->batches[load->used - 1];
+	BlockNumber block = ItemPointerGetBlockNumber(&placed[0].tid);
+	BlockNumber end = ItemPointerGetBlockNumber(&last->last);
+	OffsetNumber offset = ItemPointerGetOffsetNumber(&placed[0].tid);
+
+	return load->used > load->first_waiting &&
+		last->line > 0 && last->further == NULL &&
+		placed[0].line == last->line + last->count &&
+		(block == end ? offset == ItemPointerGetOffsetNumber(&last->last) + 1 :
+		 block == end + 1 && offset == FirstOffsetNumber) &&
+		block - ItemPointerGetBlockNumber(&last->first) < RANGE_BLOCKS;
+}
+
+/* Adds a range. */
+static InsertedRows *
+add_range(IndexWriter *load)
+{
 	if (load->used == load->allocated)
 	{
 		load->allocated = Max(1024, load->allocated * 2);
@@ -55,17 +78,35 @@ sluice_index_note_rows(IndexWriter *load, const PlacedRow *placed, int count)
 			MemoryContextAllocHuge(load->context, load->allocated * sizeof(InsertedRows)) :
 			repalloc_huge(load->batches, load->allocated * sizeof(InsertedRows));
 	}
-	/* sluice_index_line_of() searches the batches by bisection. */
+	return &load->batches[load->used++];
+}
+
+/* Remembers which lines the rows came from. */
+void
+sluice_index_note_rows(IndexWriter *load, const PlacedRow *placed, int count)
+{
+	InsertedRows *rows;
+	bool		follow = true;
+
+	/* sluice_index_line_of() searches the ranges by bisection. */
 	Assert(load->used == 0 ||
 		   ItemPointerCompare(&load->batches[load->used - 1].last, (ItemPointer) &placed[0].tid) < 0);
-	rows = &load->batches[load->used++];
+	for (int i = 1; i < count && follow; i++)
+		follow = placed[i].line == placed[0].line + i;
+	load->counted.rows = NULL;
+	if (follow && load->used > 0 && continue_range(load, placed))
+	{
+		rows = &load->batches[load->used - 1];
+		rows->last = placed[count - 1].tid;
+		rows->count += count;
+		return;
+	}
+	rows = add_range(load);
 	rows->first = placed[0].tid;
 	rows->last = placed[count - 1].tid;
 	rows->count = count;
 	rows->line = placed[0].line;
 	rows->further = NULL;
-	for (int i = 1; i < count && follow; i++)
-		follow = placed[i].line == placed[0].line + i;
 	if (!follow)
 		store_lines(load, rows, placed, count);
 }

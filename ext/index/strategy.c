@@ -72,15 +72,15 @@ why_not_sorted(Relation heap, Relation index, IndexInfo *info,
 			   SluiceIndexAttribute *attributes)
 {
 	if (index->rd_index->indisexclusion)
-		return "it is an exclusion constraint's";
+		return "it belongs to an exclusion constraint";
 	if (!index->rd_index->indisready)
 		return "the index is not ready";
 	if (info->ii_Expressions != NIL)
-		return "it is of expressions";
+		return "it has expressions";
 	if (info->ii_Predicate != NIL)
 		return "it is partial";
 	if (!server_compares(index))
-		return "functions that are not the server's own may compare";
+		return "functions that are not PostgreSQL's own may compare its keys";
 	return sluice_index_shape(heap, index, false, attributes);
 }
 
@@ -140,7 +140,7 @@ why_not_leaves(Relation index, const SluiceIndexAttribute *attributes)
 	if (!index->rd_index->indisunique && !sluice_allowed.index_leaf_merge)
 		return SLUICE_NO_INDEX_LEAF_MERGE;
 	if (!index->rd_index->indisunique)
-		return "only entries behind all others are put into leaves";
+		return "whole leaves are only added after its last key";
 	if (!index->rd_index->indisvalid)
 		return "the index is not valid";
 	if (!index->rd_index->indimmediate)
@@ -163,7 +163,7 @@ why_not_other_method(Relation index, bool is_private)
 	Oid			method = index->rd_rel->relam;
 
 	if (index->rd_index->indisexclusion)
-		return "it is an exclusion constraint's";
+		return "it belongs to an exclusion constraint";
 	if (is_private || (method != GIN_AM_OID && method != HASH_AM_OID))
 		return "the access method is not btree";
 	if (method == GIN_AM_OID && !sluice_allowed.gin_merge)
@@ -173,7 +173,7 @@ why_not_other_method(Relation index, bool is_private)
 	if (!index->rd_index->indisready)
 		return "the index is not ready";
 	if (method == GIN_AM_OID && !sluice_gin_compares(index))
-		return "functions that are not the server's own may compare";
+		return "functions that are not PostgreSQL's own may compare its keys";
 	return NULL;
 }
 

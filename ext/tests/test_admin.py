@@ -318,6 +318,17 @@ class Seen(OnCluster):
                              "SET ROLE owner; SELECT method FROM pgsluice.last_index_build")
             self.assertEqual(shown, "sorted", build)
 
+    def test_builds_with_statements_within(self):
+        """A statement that an event trigger runs as another user does not change to whom the index build is shown."""
+        self.sql("CREATE ROLE other SUPERUSER; SET ROLE other; CREATE FUNCTION before() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER AS"
+                 " $$ BEGIN EXECUTE 'SET LOCAL work_mem = 5000'; END $$; RESET ROLE;"
+                 "CREATE ROLE builder LOGIN; CREATE TABLE built (a int); INSERT INTO built SELECT generate_series(1, 1000);"
+                 "ALTER TABLE built OWNER TO builder; GRANT CREATE ON SCHEMA public TO builder;"
+                 "CREATE EVENT TRIGGER before ON ddl_command_start EXECUTE FUNCTION before()")
+        self.addCleanup(self.sql, "DROP EVENT TRIGGER before")
+        build = "SET pgsluice.index_build = on; CREATE INDEX ON built (a); SELECT count(*) FROM pgsluice.last_index_build"
+        self.assertEqual(self.cluster.sql(build, user="builder"), "1")
+
     def test_discard_all(self):
         """DISCARD ALL leaves nothing in last_copy and last_index_build for the next user of a pooled connection; DISCARD PLANS keeps them."""
         self.assertEqual(self.sql(f"SET client_min_messages = error; SELECT FROM f(); DISCARD PLANS; {self.shown}"), "1\n1")

@@ -224,7 +224,7 @@ class Gin(WithTable, LoadedTwice):
                  " FUNCTION 2 ginarrayextract(anyarray, internal, internal), FUNCTION 3 ginqueryarrayextract(anyarray, internal, int2, internal, internal, internal, internal),"
                  " FUNCTION 4 ginarrayconsistent(internal, int2, anyarray, int4, internal, internal, internal, internal), STORAGE int4")
         self.table("(n own_ops)", have=300)
-        self.assertEqual(self.sql(f"SET pgsluice.copy = on; {COPY.format(path)}; {said}"), "row||functions that are not the server's own may compare")
+        self.assertEqual(self.sql(f"SET pgsluice.copy = on; {COPY.format(path)}; {said}"), "row||functions that are not PostgreSQL's own may compare its keys")
 
     def test_small_loads(self):
         """The first rows of a load go to the pending list, if the index has one."""

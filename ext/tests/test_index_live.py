@@ -25,11 +25,11 @@ EACH_KIND = (
     "CREATE INDEX t_upper ON t (upper(b)); ALTER TABLE t ADD CONSTRAINT t_later UNIQUE (c) DEFERRABLE;"
     "ALTER TABLE t ADD CONSTRAINT t_apart EXCLUDE USING gist (r WITH &&);"
 )
-HASH, PARTIAL, UPPER = "the access method is not btree", "it is partial", "it is of expressions"
-LATER, APART = "its constraint is deferrable", "it is an exclusion constraint's"
+HASH, PARTIAL, UPPER = "the access method is not btree", "it is partial", "it has expressions"
+LATER, APART = "its constraint is deferrable", "it belongs to an exclusion constraint"
 ELSE = {"t_c": ("row", PARTIAL), "t_hash": ("row", HASH), "t_upper": ("row", UPPER), "t_later": ("row", LATER),
         "t_apart": ("row", APART)}
-LIVE = {"t_pkey": ("leaves", None), "t_b": ("sorted", "only entries behind all others are put into leaves"), **ELSE, "t_hash": ("sorted", None)}
+LIVE = {"t_pkey": ("leaves", None), "t_b": ("sorted", "whole leaves are only added after its last key"), **ELSE, "t_hash": ("sorted", None)}
 PRIVATE = {"t_pkey": ("build", None), "t_b": ("build", None), **ELSE}
 
 FILLED = (

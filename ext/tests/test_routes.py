@@ -140,6 +140,15 @@ class Routes(unittest.TestCase):
         server.sql(copy.format(3000, same))
         self.assertEqual(int(server.sql("SELECT pg_relation_size('t')")), before)
 
+    def test_ends_of_pages(self):
+        """What rows leave free at the ends of pages is no room: after a VACUUM, the next load is appended as before."""
+        server = self.server
+        path = server.file("wide", "".join(f"{n},{'x' * 1670}\n" for n in range(2000)).encode())
+        server.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text) WITH (autovacuum_enabled = off)")
+        for _ in range(2):
+            self.assertEqual(server.sql(f"SET pgsluice.copy = on; COPY t FROM '{path}' WITH (FORMAT csv); SELECT route FROM pgsluice.last_copy"), "append")
+            server.sql("VACUUM t")
+
     def test_free_space_of_toast(self):
         """Room that VACUUM has found in the TOAST table is used, although the table itself has none."""
         server = self.server

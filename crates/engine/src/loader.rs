@@ -114,7 +114,7 @@ impl<'e> Loader<'e> {
         options.check_once()?;
         match options.once.as_ref().is_some_and(|once| once.share.is_some()) {
             true => Ok(Share::new(options, watch, on_event)),
-            false => Err(Error::usage("`share` was not asked for")),
+            false => Err(Error::usage("the options do not set `share`")),
         }
     }
 

@@ -383,13 +383,13 @@ fn private(world: &mut World) {
     let plan = String::from_utf8_lossy(&plan).into_owned();
     let said = world.load(&arguments).unwrap();
     let indexes = said["indexes"].as_array().unwrap();
-    let sorted = " by sorted: only entries behind all others are put into leaves";
+    let sorted = " by sorted: whole leaves are only added after its last key";
     let name = indexes[0].as_str().unwrap();
     assert!(name.starts_with("t_name: ") && name.ends_with(&format!(" rows{sorted}")), "{name}");
     assert!(plan.contains(&format!("fill t_name{sorted}")), "{plan}");
     assert!(plan.contains("fill t_pkey by leaves\n"), "{plan}");
     assert!(indexes[1].as_str().unwrap().contains(" rows by leaves"), "{said}");
-    assert_eq!(indexes[2], "t_upper: 120000 rows by row: it is of expressions");
+    assert_eq!(indexes[2], "t_upper: 120000 rows by row: it has expressions");
     assert_eq!(world.sql(filenode), before);
     assert_eq!(world.sql("SELECT count(*) FROM t"), "240000");
 
