@@ -219,7 +219,7 @@ pub const TOOLS: &[Tool] = &[
             ("--continue-on-error", BAD),
             ("--gzip", COMPRESSION),
             ("--charset", "--encoding NAME"),
-            ("--progress", "leave it out: progress is reported on a terminal unless --quiet is given"),
+            ("--progress", "leave it out: progress is reported unless --quiet is given"),
             ("--no-progress", "--quiet, or 2>FILE"),
             ("--timeout", "--lock-timeout TIME for locks; connect_timeout in --to for connections"),
             ("--connect-timeout", "connect_timeout=SECONDS in --to, or PGCONNECT_TIMEOUT"),
