@@ -247,7 +247,7 @@ typedef struct SluiceIndexRules
 	bool		unique;					/* equal keys return …_DUPLICATE */
 	bool		nulls_not_distinct;		/* for that, a NULL equals a NULL */
 	bool		first_in_table;			/* report the first row of the table that repeats a key, not the first such key */
-	bool		tells_twins;			/* report equal keys and reject none */
+	bool		reports_pairs;			/* report equal keys and reject none */
 	bool		deduplicate;			/* form posting lists */
 	bool		mixed;					/* a ranked value may be compressed in one row and not in another */
 
@@ -350,7 +350,7 @@ extern SluiceIndexStatus pgsluice_index_step(SluiceIndex *build, SluiceIndexStep
  * Returns the pairs of adjacent rows with equal keys since the last step, and
  * their number.
  */
-extern size_t pgsluice_index_twins(const SluiceIndex *build, const uint64_t (**twins)[2]);
+extern size_t pgsluice_index_pairs(const SluiceIndex *build, const uint64_t (**pairs)[2]);
 /* Supplies the bytes that a step has requested. */
 extern SluiceIndexStatus pgsluice_index_supply(SluiceIndex *build, const uint8_t *bytes,
 											   size_t len);

@@ -454,7 +454,7 @@ new_core(SluiceIndexBuild *build, int memory)
 		.unique = build->info->ii_Unique,
 		.nulls_not_distinct = build->info->ii_NullsNotDistinct,
 		.first_in_table = build->for_copy,
-		.tells_twins = build->wants_pairs,
+		.reports_pairs = build->wants_pairs,
 		.deduplicate = build->deduplicates,
 		.mixed = build->mixed,
 		.interrupted = is_interrupted,

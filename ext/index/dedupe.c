@@ -165,7 +165,7 @@ sluice_keep_lost_row(const SluiceDuplicates *duplicates, ResultRelInfo *rri, ESt
  * and each page is visited once.
  */
 static void
-open_twins(DuplicatePairs *twins, bool replace)
+open_pairs(DuplicatePairs *pairs, bool replace)
 {
 	TupleDesc	desc = CreateTemplateTupleDesc(2);
 	AttrNumber	column = 1;
@@ -176,10 +176,10 @@ open_twins(DuplicatePairs *twins, bool replace)
 	TupleDescInitEntry(desc, 1, "loser", INT8OID, -1, 0);
 	TupleDescInitEntry(desc, 2, "came", INT8OID, -1, 0);
 	compat_finish_descriptor(desc);
-	twins->sort = tuplesort_begin_heap(desc, 1, &column, &operator, &collation, &nulls_first,
+	pairs->sort = tuplesort_begin_heap(desc, 1, &column, &operator, &collation, &nulls_first,
 									   maintenance_work_mem / 2, NULL, TUPLESORT_NONE);
-	twins->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
-	twins->replace = replace;
+	pairs->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+	pairs->replace = replace;
 }
 
 /*
@@ -187,14 +187,14 @@ open_twins(DuplicatePairs *twins, bool replace)
  * key.
  */
 static void
-add_pair(DuplicatePairs *twins, uint64 earlier, uint64 later)
+add_pair(DuplicatePairs *pairs, uint64 earlier, uint64 later)
 {
-	TupleTableSlot *slot = ExecClearTuple(twins->slot);
+	TupleTableSlot *slot = ExecClearTuple(pairs->slot);
 
-	slot->tts_values[0] = Int64GetDatum((int64) (twins->replace ? earlier : later));
+	slot->tts_values[0] = Int64GetDatum((int64) (pairs->replace ? earlier : later));
 	slot->tts_values[1] = Int64GetDatum((int64) later);
 	slot->tts_isnull[0] = slot->tts_isnull[1] = false;
-	tuplesort_puttupleslot(twins->sort, ExecStoreVirtualTuple(slot));
+	tuplesort_puttupleslot(pairs->sort, ExecStoreVirtualTuple(slot));
 }
 
 /* Adds the rows with equal keys that the core has found in its last step. */
@@ -202,7 +202,7 @@ void
 sluice_dedupe_take_pairs(SluiceIndexBuild *build)
 {
 	const		uint64_t (*pairs)[2];
-	size_t		count = pgsluice_index_twins(build->core, &pairs);
+	size_t		count = pgsluice_index_pairs(build->core, &pairs);
 
 	for (size_t i = 0; i < count; i++)
 		add_pair(build->request->pairs, pairs[i][0], pairs[i][1]);
@@ -282,19 +282,19 @@ lose(IndexWriter *load, Relation index, IndexInfo *info, TupleTableSlot *pair,
  * several rows with the same key all but one lose, each of them once.
  */
 static void
-lose_all(IndexWriter *load, DuplicatePairs *twins)
+lose_all(IndexWriter *load, DuplicatePairs *pairs)
 {
 	Relation	index = index_open(load->duplicates->arbiter, NoLock);
 	IndexInfo  *info = BuildIndexInfo(index);
 	TupleTableSlot *row = table_slot_create(load->rri->ri_RelationDesc, NULL);
 
-	tuplesort_performsort(twins->sort);
-	while (tuplesort_gettupleslot(twins->sort, true, false, twins->slot, NULL))
+	tuplesort_performsort(pairs->sort);
+	while (tuplesort_gettupleslot(pairs->sort, true, false, pairs->slot, NULL))
 	{
 		MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(load->estate));
 
 		CHECK_FOR_INTERRUPTS();
-		lose(load, index, info, twins->slot, row);
+		lose(load, index, info, pairs->slot, row);
 		MemoryContextSwitchTo(old);
 		ResetPerTupleExprContext(load->estate);
 	}
@@ -409,7 +409,7 @@ address_of(IndexTuple tuple)
 
 /* Adds a pair for each two adjacent entries with equal keys. */
 static void
-tell(Sorter *sorter, bool nulls_not_distinct, DuplicatePairs *twins)
+add_equal_entries(Sorter *sorter, bool nulls_not_distinct, DuplicatePairs *pairs)
 {
 	IndexTuple	last = NULL;
 	IndexTuple	tuple;
@@ -418,7 +418,7 @@ tell(Sorter *sorter, bool nulls_not_distinct, DuplicatePairs *twins)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (last && sluice_index_equal_keys(sorter->build.index, nulls_not_distinct, last, tuple))
-			add_pair(twins, address_of(last), address_of(tuple));
+			add_pair(pairs, address_of(last), address_of(tuple));
 		if (last)
 			pfree(last);
 		last = CopyIndexTuple(tuple);
@@ -429,7 +429,7 @@ tell(Sorter *sorter, bool nulls_not_distinct, DuplicatePairs *twins)
 
 /* Adds the pairs of rows of the table with equal keys. */
 static void
-add_pairs_by_sort(IndexWriter *load, Oid indexid, DuplicatePairs *twins)
+add_pairs_by_sort(IndexWriter *load, Oid indexid, DuplicatePairs *pairs)
 {
 	Relation	rel = load->rri->ri_RelationDesc;
 	Relation	index = index_open(indexid, NoLock);
@@ -445,7 +445,7 @@ add_pairs_by_sort(IndexWriter *load, Oid indexid, DuplicatePairs *twins)
 	if (!ItemPointerIsValid(&sorter.too_long))
 	{
 		tuplesort_performsort(sorter.sort);
-		tell(&sorter, info->ii_NullsNotDistinct, twins);
+		add_equal_entries(&sorter, info->ii_NullsNotDistinct, pairs);
 	}
 	tuplesort_end(sorter.sort);
 	MemoryContextDelete(sorter.build.scratch);
@@ -466,18 +466,18 @@ add_pairs_by_sort(IndexWriter *load, Oid indexid, DuplicatePairs *twins)
 void
 sluice_dedupe(IndexWriter *load, SluiceIndexBuilt *arbiter)
 {
-	DuplicatePairs twins;
+	DuplicatePairs pairs;
 
-	open_twins(&twins, load->duplicates->mode == SLUICE_DUPLICATE_REPLACE);
-	sluice_index_build_all(load->rri->ri_RelationDesc, arbiter, 1, 0, &twins);
+	open_pairs(&pairs, load->duplicates->mode == SLUICE_DUPLICATE_REPLACE);
+	sluice_index_build_all(load->rri->ri_RelationDesc, arbiter, 1, 0, &pairs);
 	if (!arbiter->fit)
-		add_pairs_by_sort(load, arbiter->index, &twins);
+		add_pairs_by_sort(load, arbiter->index, &pairs);
 	/*
 	 * This makes the rows those of an earlier command, which this one may
 	 * delete.
 	 */
 	CommandCounterIncrement();
-	lose_all(load, &twins);
-	tuplesort_end(twins.sort);
-	ExecDropSingleTupleTableSlot(twins.slot);
+	lose_all(load, &pairs);
+	tuplesort_end(pairs.sort);
+	ExecDropSingleTupleTableSlot(pairs.slot);
 }

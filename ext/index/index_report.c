@@ -32,7 +32,7 @@ struct IndexUses
 	MemoryContext context;		/* of this struct and all that it points to */
 	List	   *list;			/* an IndexUse for each index */
 	Oid			small;			/* the table, if the COPY was a small one */
-	uint64		small_news;		/* sluice_relation_changes when the indexes were listed */
+	uint64		small_changes;		/* sluice_relation_changes when the indexes were listed */
 };
 
 /*
@@ -165,7 +165,7 @@ take_small(Relation rel)
 			take(lfirst_oid(lc), name, SLUICE_INDEX_ROWS, "the load is small");
 	}
 	uses->small = RelationGetRelid(rel);
-	uses->small_news = news;
+	uses->small_changes = news;
 }
 
 /*
@@ -177,7 +177,7 @@ sluice_index_uses_small(Relation rel, uint64 rows)
 {
 	ListCell   *lc;
 
-	if (uses == NULL || uses->small != RelationGetRelid(rel) || uses->small_news != sluice_relation_changes)
+	if (uses == NULL || uses->small != RelationGetRelid(rel) || uses->small_changes != sluice_relation_changes)
 		take_small(rel);
 	foreach(lc, uses->list)
 		((IndexUse *) lfirst(lc))->rows[SLUICE_INDEX_ROWS] = rows;

@@ -1,12 +1,12 @@
 /*
  * A queue of index pages in shared memory. The leader forms the pages and a
  * worker writes them: while one page is written, the next ones are formed. The
- * queue has room for a few batches (Lot) of as many pages as one WAL record
+ * queue has room for a few batches (PageBatch) of as many pages as one WAL record
  * can hold.
  *
  * There is one sender and one receiver, so two counters are enough: only the
  * leader changes `sent`, and only the worker changes `written`. The next batch
- * belongs to the leader while sent - written < LOTS, and to the worker from
+ * belongs to the leader while sent - written < BATCHES, and to the worker from
  * the moment at which `sent` counts it. The counters are changed by atomic
  * additions (full barriers), and both processes wait for changes with one
  * condition variable.
@@ -45,9 +45,9 @@
 #include "utils/wait_event.h"
 
 /* The pages of a batch: as many as one WAL record can hold. */
-#define LOT XLR_MAX_BLOCK_ID
+#define BATCH_PAGES XLR_MAX_BLOCK_ID
 
-#define LOTS 4
+#define BATCHES 4
 
 /* What follows the batches that were sent. */
 typedef enum End
@@ -57,12 +57,12 @@ typedef enum End
 	ABANDONED					/* nothing: the file is not used */
 } End;
 
-typedef struct Lot
+typedef struct PageBatch
 {
 	int			count;
-	BlockNumber blocks[LOT];
-	PGAlignedBlock pages[LOT];
-} Lot;
+	BlockNumber blocks[BATCH_PAGES];
+	PGAlignedBlock pages[BATCH_PAGES];
+} PageBatch;
 
 struct PageQueueShared
 {
@@ -74,7 +74,7 @@ struct PageQueueShared
 	uint32		level;
 	bool		allequalimage;
 	pg_atomic_uint32 pages;		/* of the complete file; 0 until it is written */
-	Lot			lots[LOTS];
+	PageBatch			batches[BATCHES];
 };
 
 struct PageQueue
@@ -84,7 +84,7 @@ struct PageQueue
 	bool		ended;
 };
 
-/* Returns the bytes of shared memory for a queue: about LOTS * LOT pages. */
+/* Returns the bytes of shared memory for a queue: about BATCHES * BATCH_PAGES pages. */
 Size
 sluice_page_queue_size(void)
 {
@@ -97,7 +97,7 @@ sluice_page_queue_init(void *memory)
 {
 	PageQueueShared *shared = memory;
 
-	memset(shared, 0, offsetof(PageQueueShared, lots));
+	memset(shared, 0, offsetof(PageQueueShared, batches));
 	ConditionVariableInit(&shared->changed);
 	pg_atomic_init_u64(&shared->sent, 0);
 	pg_atomic_init_u64(&shared->written, 0);
@@ -128,27 +128,27 @@ tell(PageQueueShared *shared, pg_atomic_uint64 *count)
 }
 
 /* Returns the batch that is being filled; waits until it is free. */
-static Lot *
-free_lot(PageQueue *pipe)
+static PageBatch *
+free_batch(PageQueue *pipe)
 {
 	PageQueueShared *shared = pipe->shared;
 	uint64		sent = pg_atomic_read_u64(&shared->sent);
 
 	if (pipe->used == 0)
 	{
-		while (sent - pg_atomic_read_u64(&shared->written) >= LOTS)
+		while (sent - pg_atomic_read_u64(&shared->written) >= BATCHES)
 			ConditionVariableSleep(&shared->changed, WAIT_EVENT_PARALLEL_FINISH);
 		ConditionVariableCancelSleep();
 		pg_memory_barrier();
 	}
-	return &shared->lots[sent % LOTS];
+	return &shared->batches[sent % BATCHES];
 }
 
 /* Hands the batch over to the worker. tell() is a full barrier. */
 static void
-send_lot(PageQueue *pipe, Lot *lot)
+send_batch(PageQueue *pipe, PageBatch *batch)
 {
-	lot->count = pipe->used;
+	batch->count = pipe->used;
 	pipe->used = 0;
 	tell(pipe->shared, &pipe->shared->sent);
 }
@@ -162,12 +162,12 @@ sluice_page_queue_send(PageQueue *pipe, SluiceIndex *core)
 {
 	for (;;)
 	{
-		Lot		   *lot = free_lot(pipe);
+		PageBatch		   *batch = free_batch(pipe);
 
-		if (!sluice_index_next_page(core, lot->pages[pipe->used].data, &lot->blocks[pipe->used]))
+		if (!sluice_index_next_page(core, batch->pages[pipe->used].data, &batch->blocks[pipe->used]))
 			return;
-		if (++pipe->used == LOT)
-			send_lot(pipe, lot);
+		if (++pipe->used == BATCH_PAGES)
+			send_batch(pipe, batch);
 	}
 }
 
@@ -198,7 +198,7 @@ sluice_page_queue_close(PageQueue *pipe, BlockNumber root, uint32 level,
 	BlockNumber pages;
 
 	if (pipe->used > 0)
-		send_lot(pipe, free_lot(pipe));
+		send_batch(pipe, free_batch(pipe));
 	shared->root = root;
 	shared->level = level;
 	shared->allequalimage = allequalimage;
@@ -217,8 +217,8 @@ sluice_page_queue_abandon(PageQueue *pipe)
 }
 
 /* Waits for a batch that is not read yet. Returns NULL if none follows. */
-static Lot *
-next_lot(PageQueue *pipe)
+static PageBatch *
+next_batch(PageQueue *pipe)
 {
 	PageQueueShared *shared = pipe->shared;
 	uint64		written = pg_atomic_read_u64(&shared->written);
@@ -236,7 +236,7 @@ next_lot(PageQueue *pipe)
 	}
 	ConditionVariableCancelSleep();
 	pg_memory_barrier();
-	return pg_atomic_read_u64(&shared->sent) > written ? &shared->lots[written % LOTS] : NULL;
+	return pg_atomic_read_u64(&shared->sent) > written ? &shared->batches[written % BATCHES] : NULL;
 }
 
 /* Copies the next page that was sent; returns false if none follows. */
@@ -245,18 +245,18 @@ receive_page(void *source, char *page, BlockNumber *block)
 {
 	PageQueue *pipe = source;
 	PageQueueShared *shared = pipe->shared;
-	Lot		   *lot = &shared->lots[pg_atomic_read_u64(&shared->written) % LOTS];
+	PageBatch		   *batch = &shared->batches[pg_atomic_read_u64(&shared->written) % BATCHES];
 
 	if (pipe->used == 0)
 	{
 		CHECK_FOR_INTERRUPTS();
-		lot = next_lot(pipe);
-		if (lot == NULL)
+		batch = next_batch(pipe);
+		if (batch == NULL)
 			return false;
 	}
-	memcpy(page, lot->pages[pipe->used].data, BLCKSZ);
-	*block = lot->blocks[pipe->used];
-	if (++pipe->used == lot->count)
+	memcpy(page, batch->pages[pipe->used].data, BLCKSZ);
+	*block = batch->blocks[pipe->used];
+	if (++pipe->used == batch->count)
 	{
 		pipe->used = 0;
 		tell(shared, &shared->written);

@@ -63,13 +63,13 @@ struct UniqueAppend
  * A batch: its rows, their entries in the index's order, and the row of each
  * entry.
  */
-typedef struct Lot
+typedef struct EntryBatch
 {
 	const PlacedRow *rows;
 	int			count;
 	IndexTuple *tuples;
 	uint32	   *row;
-} Lot;
+} EntryBatch;
 
 /* Opens the core, which sorts one batch after the other. */
 static void
@@ -141,13 +141,13 @@ add_entries(UniqueAppend *append, const PlacedRow *rows, int count)
 
 /* Copies the sorted entries out of the core, which then forgets them. */
 static void
-take_sorted(SluiceIndexBuild *build, Lot *lot)
+take_sorted(SluiceIndexBuild *build, EntryBatch *batch)
 {
 	SluiceIndexStep step = {0};
 	uint64		done = 0;
 
-	lot->tuples = palloc(sizeof(IndexTuple) * lot->count);
-	lot->row = palloc(sizeof(uint32) * lot->count);
+	batch->tuples = palloc(sizeof(IndexTuple) * batch->count);
+	batch->row = palloc(sizeof(uint32) * batch->count);
 	for (;; done += step.rows)
 	{
 		SluiceIndexStatus status = pgsluice_index_sorted(build->core, done, &step);
@@ -161,13 +161,13 @@ take_sorted(SluiceIndexBuild *build, Lot *lot)
 		{
 			IndexTuple	tuple = (IndexTuple) at;
 
-			lot->tuples[i] = tuple;
-			lot->row[i] = ItemPointerGetBlockNumber(&tuple->t_tid);
-			tuple->t_tid = lot->rows[lot->row[i]].tid;
+			batch->tuples[i] = tuple;
+			batch->row[i] = ItemPointerGetBlockNumber(&tuple->t_tid);
+			tuple->t_tid = batch->rows[batch->row[i]].tid;
 			at += IndexTupleSize(tuple);
 		}
 	}
-	Assert(done == (uint64) lot->count);
+	Assert(done == (uint64) batch->count);
 }
 
 /*
@@ -176,7 +176,7 @@ take_sorted(SluiceIndexBuild *build, Lot *lot)
  * each other. Returns false if the rows are not like that.
  */
 static bool
-form_ascending(UniqueAppend *append, Lot *lot)
+form_ascending(UniqueAppend *append, EntryBatch *batch)
 {
 	SluiceIndexBuild *build = &append->build;
 	TupleDesc	desc = RelationGetDescr(build->heap);
@@ -184,14 +184,14 @@ form_ascending(UniqueAppend *append, Lot *lot)
 	int			len = build->attributes[0].len;
 	Size		start = MAXALIGN(sizeof(IndexTupleData));
 	Size		size = MAXALIGN(start + len);
-	char	   *at = palloc0(size * lot->count);
+	char	   *at = palloc0(size * batch->count);
 	int64		last = 0;
 
-	lot->tuples = palloc(sizeof(IndexTuple) * lot->count);
-	lot->row = palloc(sizeof(uint32) * lot->count);
-	for (int n = 0; n < lot->count; n++, at += size)
+	batch->tuples = palloc(sizeof(IndexTuple) * batch->count);
+	batch->row = palloc(sizeof(uint32) * batch->count);
+	for (int n = 0; n < batch->count; n++, at += size)
 	{
-		HeapTupleData row = {.t_len = lot->rows[n].len,.t_data = lot->rows[n].tuple};
+		HeapTupleData row = {.t_len = batch->rows[n].len,.t_data = batch->rows[n].tuple};
 		bool		isnull;
 		Datum		value = heap_getattr(&row, column, desc, &isnull);
 		int64		key = len == 2 ? DatumGetInt16(value) : len == 4 ? DatumGetInt32(value) : DatumGetInt64(value);
@@ -199,10 +199,10 @@ form_ascending(UniqueAppend *append, Lot *lot)
 		if (isnull || row.t_len > append->longest || (n > 0 && key <= last))
 			return false;
 		last = key;
-		lot->tuples[n] = (IndexTuple) at;
-		lot->row[n] = n;
-		lot->tuples[n]->t_tid = lot->rows[n].tid;
-		lot->tuples[n]->t_info = size;
+		batch->tuples[n] = (IndexTuple) at;
+		batch->row[n] = n;
+		batch->tuples[n]->t_tid = batch->rows[n].tid;
+		batch->tuples[n]->t_info = size;
 		store_att_byval(at + start, value, len);
 	}
 	return true;
@@ -213,20 +213,20 @@ form_ascending(UniqueAppend *append, Lot *lot)
  * plain and different.
  */
 static bool
-sort_lot(UniqueAppend *append, Lot *lot)
+sort_batch(UniqueAppend *append, EntryBatch *batch)
 {
-	if (append->integer && form_ascending(append, lot))
+	if (append->integer && form_ascending(append, batch))
 		return true;
-	if (!add_entries(append, lot->rows, lot->count))
+	if (!add_entries(append, batch->rows, batch->count))
 	{
 		append->taken->because = "some rows' keys are NULL or long";
 		open_core(append);
 		return false;
 	}
-	take_sorted(&append->build, lot);
-	for (int i = 1; i < lot->count; i++)
+	take_sorted(&append->build, batch);
+	for (int i = 1; i < batch->count; i++)
 	{
-		if (sluice_index_equal_keys(append->build.index, false, lot->tuples[i - 1], lot->tuples[i]))
+		if (sluice_index_equal_keys(append->build.index, false, batch->tuples[i - 1], batch->tuples[i]))
 		{
 			append->taken->because = "some rows' keys are equal";
 			return false;
@@ -240,14 +240,14 @@ sort_lot(UniqueAppend *append, Lot *lot)
  * has inserted an equal one.
  */
 static void
-insert_entry(SluiceIndexBuild *build, const Lot *lot, int n, uint64 *line)
+insert_entry(SluiceIndexBuild *build, const EntryBatch *batch, int n, uint64 *line)
 {
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
 
-	*line = lot->rows[lot->row[n]].line;
-	index_deform_tuple(lot->tuples[n], RelationGetDescr(build->index), values, isnull);
-	index_insert(build->index, values, isnull, &lot->tuples[n]->t_tid, build->heap,
+	*line = batch->rows[batch->row[n]].line;
+	index_deform_tuple(batch->tuples[n], RelationGetDescr(build->index), values, isnull);
+	index_insert(build->index, values, isnull, &batch->tuples[n]->t_tid, build->heap,
 				 UNIQUE_CHECK_YES, false, build->info);
 }
 
@@ -256,24 +256,24 @@ insert_entry(SluiceIndexBuild *build, const Lot *lot, int n, uint64 *line)
  * the first entry is above all that the index has.
  */
 static bool
-append_lot(UniqueAppend *append, const Lot *lot, uint64 *line)
+append_batch(UniqueAppend *append, const EntryBatch *batch, uint64 *line)
 {
 	SluiceIndexBuild *build = &append->build;
 	int			taken = 0;
 	int			n = 0;
 
-	while (n < lot->count)
+	while (n < batch->count)
 	{
 		CHECK_FOR_INTERRUPTS();
 		/* Another session that has inserted larger keys is likely to go on. */
 		if (taken >= 0)
-			taken = sluice_btree_append(build, lot->tuples + n, lot->count - n);
+			taken = sluice_btree_append(build, batch->tuples + n, batch->count - n);
 		if (taken < 0)
 			append->taken->because = "some rows' keys are not above the index's";
 		if (taken < 0 && n == 0)
 			return false;
 		if (taken <= 0)
-			insert_entry(build, lot, n++, line);
+			insert_entry(build, batch, n++, line);
 		else
 		{
 			n += taken;
@@ -292,7 +292,7 @@ bool
 sluice_unique_append_rows(UniqueAppend *append, const PlacedRow *rows, int count,
 						 uint64 *line)
 {
-	Lot			lot = {.rows = rows,.count = count};
+	EntryBatch			batch = {.rows = rows,.count = count};
 	MemoryContext caller;
 	bool		done;
 
@@ -308,7 +308,7 @@ sluice_unique_append_rows(UniqueAppend *append, const PlacedRow *rows, int count
 		return false;
 	}
 	caller = MemoryContextSwitchTo(append->context);
-	done = sort_lot(append, &lot) && append_lot(append, &lot, line);
+	done = sort_batch(append, &batch) && append_batch(append, &batch, line);
 	MemoryContextSwitchTo(caller);
 	MemoryContextReset(append->context);
 	append->next_pause = done ? 0 : Min(2 * append->next_pause + 1, LONGEST_PAUSE);

@@ -247,7 +247,7 @@ void
 sluice_index_rows(IndexWriter *writer, const NewRows *rows)
 {
 	uint64	   *line = &writer->cstate->cur_lineno;
-	bool		told = needs_order(writer);
+	bool		deferred = needs_order(writer);
 	bool		row_work;
 	int			count;
 
@@ -257,10 +257,10 @@ sluice_index_rows(IndexWriter *writer, const NewRows *rows)
 	if (writer->sorted)
 		sluice_sorted_insert_rows(writer->sorted, rows->placed, rows->count, line);
 	row_work = needs_row_work(writer);
-	for (int first = 0; first < rows->count && (told || row_work); first += count)
+	for (int first = 0; first < rows->count && (deferred || row_work); first += count)
 	{
 		count = rows_together(rows, first, row_work);
-		if (told)
+		if (deferred)
 			sluice_index_defer_rows(writer, rows->placed + first, count);
 		/* Some indexes may have been left for the end: check again. */
 		row_work = needs_row_work(writer);

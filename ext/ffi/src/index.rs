@@ -48,7 +48,7 @@ pub struct IndexRulesDef {
     /// report the first row of the table that repeats a key, not the first such key
     pub first_in_table: bool,
     /// report rows with equal keys, and reject none
-    pub tells_twins: bool,
+    pub reports_pairs: bool,
     /// form posting lists
     pub deduplicate: bool,
     /// a ranked value may be compressed in one row and not in another
@@ -170,7 +170,7 @@ fn shape_of(
     shape.unique = rules.unique;
     shape.nulls_not_distinct = rules.nulls_not_distinct;
     shape.first_in_table = rules.first_in_table;
-    shape.tells_twins = rules.tells_twins;
+    shape.reports_pairs = rules.reports_pairs;
     shape.deduplicate &= rules.deduplicate;
     shape.mixed = rules.mixed;
     shape.leaf_free = rules.leaf_free;
@@ -420,19 +420,19 @@ pub unsafe extern "C" fn pgsluice_index_step(
     })
 }
 
-/// Points `twins` to the adjacent rows with equal keys that the last step has found, two addresses
+/// Points `pairs` to the adjacent rows with equal keys that the last step has found, two addresses
 /// for each pair. Returns how many pairs there are. They live until the next call.
 ///
 /// # Safety
 ///
-/// `build` is live and not used by another call; `twins` is valid.
+/// `build` is live and not used by another call; `pairs` is valid.
 #[no_mangle]
-pub unsafe extern "C" fn pgsluice_index_twins(
+pub unsafe extern "C" fn pgsluice_index_pairs(
     build: *const IndexBuild,
-    twins: *mut *const [u64; 2],
+    pairs: *mut *const [u64; 2],
 ) -> usize {
     // SAFETY: the caller's duty.
-    let (found, out) = unsafe { ((*build).loader().twins(), &mut *twins) };
+    let (found, out) = unsafe { ((*build).loader().pairs(), &mut *pairs) };
     // Nothing here can panic.
     *out = found.as_ptr();
     found.len()

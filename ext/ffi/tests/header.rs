@@ -90,7 +90,7 @@ fn index_layout(expected: &mut Vec<(String, usize)>) {
         count "count");
     layout!(expected, IndexRulesDef, "SluiceIndexRules", keys "keys", memory "memory",
         leaf_free "leaf_free", unique "unique", nulls_not_distinct "nulls_not_distinct",
-        first_in_table "first_in_table", tells_twins "tells_twins", deduplicate "deduplicate",
+        first_in_table "first_in_table", reports_pairs "reports_pairs", deduplicate "deduplicate",
         mixed "mixed", interrupted "interrupted");
     layout!(expected, IndexSpreadDef, "SluiceIndexSpread", rows "rows", prefix "prefix",
         place "place", varying_prefix "varying_prefix", varying_place "varying_place");

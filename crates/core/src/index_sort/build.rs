@@ -366,7 +366,7 @@ impl IndexBuild {
     ///
     /// See [`BuildFailure`]. The build cannot be continued after that.
     pub fn step(&mut self) -> Result<Step, BuildFailure> {
-        self.loader.forget_twins();
+        self.loader.forget_pairs();
         if std::mem::take(&mut self.written) {
             self.output.clear();
         }

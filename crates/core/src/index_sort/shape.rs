@@ -90,7 +90,7 @@ pub struct IndexShape {
     /// the error names the first row in the table that repeats a key, not the first repeated key
     pub first_in_table: bool,
     /// rows with equal keys are reported, not rejected: the caller must remove all but one
-    pub tells_twins: bool,
+    pub reports_pairs: bool,
     /// equal rows share posting lists: `deduplicate_items`, with "equal image" operator classes
     /// only, and not in a unique index, as in `_bt_load`
     pub deduplicate: bool,
@@ -125,7 +125,7 @@ impl IndexShape {
             unique: false,
             nulls_not_distinct: false,
             first_in_table: false,
-            tells_twins: false,
+            reports_pairs: false,
             deduplicate: count == keys,
             mixed: false,
             leaf_free: 8192 / 10,

@@ -41,7 +41,7 @@ pub struct TreeLoader {
     /// the tid of the first row with that key
     earlier: Tid,
     /// adjacent rows with equal keys, if these are reported: both tids
-    twins: Vec<[Tid; 2]>,
+    pairs: Vec<[Tid; 2]>,
     rows: u64,
 }
 
@@ -81,8 +81,8 @@ impl TreeLoader {
             equal = tuple::compare(shape, &self.base, tuple).0.is_eq();
         }
         equal &= shape.nulls_not_distinct || !tuple::key_has_null(shape, tuple);
-        if equal && shape.tells_twins {
-            self.twins.try_push([self.base_tid, row.tid()])?;
+        if equal && shape.reports_pairs {
+            self.pairs.try_push([self.base_tid, row.tid()])?;
         } else if equal {
             let first = self.duplicate.is_empty() || row.tid() < tuple::tid_of(&self.duplicate);
             if first {
@@ -188,15 +188,15 @@ impl TreeLoader {
     }
 
     /// The tids of each row that has the key of the row before, and of that row, since
-    /// [`TreeLoader::forget_twins`].
+    /// [`TreeLoader::forget_pairs`].
     #[must_use]
-    pub fn twins(&self) -> &[[Tid; 2]] {
-        &self.twins
+    pub fn pairs(&self) -> &[[Tid; 2]] {
+        &self.pairs
     }
 
     /// Forgets the reported rows after the caller has read them.
-    pub fn forget_twins(&mut self) {
-        self.twins.clear();
+    pub fn forget_pairs(&mut self) {
+        self.pairs.clear();
     }
 
     /// The number of rows added so far.

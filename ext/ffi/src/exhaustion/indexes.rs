@@ -18,7 +18,7 @@ pub(super) struct IndexCase {
     rows: u64,
     deduplicate: bool,
     unique: bool,
-    tells_twins: bool,
+    reports_pairs: bool,
     /// the value of an attribute in a row: a number from which its bytes are made
     value: fn(u64, usize) -> Option<u64>,
     /// the length of text
@@ -46,7 +46,7 @@ pub(super) const CASE: IndexCase = IndexCase {
     rows: 350,
     deduplicate: false,
     unique: false,
-    tells_twins: false,
+    reports_pairs: false,
     value: |n, _| Some(mixed(n)),
     width: 12,
 };
@@ -124,10 +124,10 @@ pub(super) const CASES: &[IndexCase] = &[
         ..CASE
     },
     IndexCase {
-        what: "twins",
+        what: "pairs",
         value: |n, _| Some(n % 600),
         unique: true,
-        tells_twins: true,
+        reports_pairs: true,
         ..CASE
     },
     IndexCase { what: "wide pages", orders: &[(TEXT, -1)], width: 900, rows: 150, ..CASE },
@@ -156,7 +156,7 @@ impl IndexCase {
             unique: self.unique,
             nulls_not_distinct: false,
             first_in_table: false,
-            tells_twins: self.tells_twins,
+            reports_pairs: self.reports_pairs,
             deduplicate: self.deduplicate,
             mixed: false,
             interrupted: None,
@@ -301,11 +301,11 @@ impl Build {
             // SAFETY: the build is live.
             let status =
                 checked(gate.call(|| unsafe { pgsluice_index_step(self.made, &mut step) }))?;
-            let mut twins = std::ptr::null();
+            let mut pairs = std::ptr::null();
             // SAFETY: the build is live; that many pairs exist until the next call.
             built.2.extend_from_slice(unsafe {
-                let count = pgsluice_index_twins(self.made, &mut twins);
-                crate::plan::slice(twins, count)
+                let count = pgsluice_index_pairs(self.made, &mut pairs);
+                crate::plan::slice(pairs, count)
             });
             match status {
                 IndexStatus::Write => self.file.extend_from_slice(bytes_of(&step)),
