@@ -1,5 +1,6 @@
 """COPY into live tables: the entries of many rows are merged into GIN indexes."""
 
+import os
 import random
 import subprocess
 
@@ -30,6 +31,7 @@ TABLE = (
 )
 COPY = "COPY t FROM '{}' WITH (FORMAT csv)"
 MERGED = "SELECT coalesce(i->'rows'->>'sorted', '0') FROM pgsluice.last_copy, jsonb_array_elements(indexes) i WHERE i->>'index' = 'i'"
+SOAK = bool(os.environ.get("PGSLUICE_SOAK"))
 BY_INDEX, BY_TABLE = "SET enable_seqscan = off;", "SET enable_bitmapscan = off; SET enable_indexscan = off;"
 
 
@@ -97,7 +99,7 @@ class Gin(WithTable, LoadedTwice):
 
     def test_equal_to_stock(self):
         """For each kind of key, with ample or little memory, the index finds what it finds after stock COPY; also after VACUUM and another load."""
-        path = self.cluster.file("input", "".join(rows(9000)).encode())
+        path = self.cluster.file("input", "".join(rows(5000)).encode())
         for index in indexes():
             for memory in ("64MB", "1MB") if index in ("(n)", "(j)", "(n, tags, j jsonb_path_ops)") else ("1MB",):
                 found = []
@@ -106,10 +108,10 @@ class Gin(WithTable, LoadedTwice):
                     self.sql(f"SET pgsluice.copy = {setting}; SET maintenance_work_mem = '{memory}'; {COPY.format(path)}")
                     found.append(self.checked(index))
                 self.assertEqual(*found, index)
-            self.assertEqual(self.merged(path, "SET maintenance_work_mem = '2MB';"), 9000, index)
+            self.assertEqual(self.merged(path, "SET maintenance_work_mem = '2MB';"), 5000, index)
             self.checked(index)
             self.sql("DELETE FROM t WHERE id % 3 = 0; VACUUM t; VACUUM t")
-            self.assertEqual(self.merged(path), 9000, index)
+            self.assertEqual(self.merged(path), 5000, index)
             self.checked(index)
             self.sql("INSERT INTO t SELECT g, ARRAY[g % 50, g], '{new}', '{\"k\": 3}', 'w3' FROM generate_series(1, 3000) g; VACUUM t")
             self.checked(index)
@@ -316,7 +318,7 @@ class GinLogged(WithTable, OnCluster):
         path = self.cluster.file("input", "".join(rows(25000)).encode())
         chance = random.Random(11)
         for index in ("(n)", "(tags)", "(j)"):
-            for attempt in range(3):
+            for attempt in range(3 if SOAK else 2):
                 self.table(index, have=3000)
                 self.sql("CHECKPOINT")
                 blocks = int(self.sql("SELECT pg_relation_size('i') / 8192")) + chance.randrange(1, 70)
@@ -342,7 +344,9 @@ class GinLogged(WithTable, OnCluster):
         self.table("(n)", have=3000, cluster=primary)
         standby = Cluster(["hot_standby = on", "session_preload_libraries = ''"], copy_of=primary)
         self.addCleanup(standby.remove)
-        for index in indexes():
+        # The records do not depend on the type of the keys; these have one column, few and many keys, and several columns.
+        logged = indexes() if SOAK else ["(n)", "(j)", "(n, tags, j jsonb_path_ops)"]
+        for index in logged:
             self.table(index, have=3000, cluster=primary)
             standby.follow(primary)
             asked = next(iter(INDEXES[index])).replace("p", "7") if index == "(n)" else None
@@ -361,4 +365,4 @@ class GinLogged(WithTable, OnCluster):
         (standby.data / "standby.signal").unlink()
         standby.start()
         standby.sql("DELETE FROM t WHERE id % 7 = 0; VACUUM t; INSERT INTO t SELECT g, ARRAY[g], '{tag1}', '{}', 'w' FROM generate_series(1, 2000) g")
-        self.checked(indexes()[-1], standby)
+        self.checked(logged[-1], standby)
