@@ -54,6 +54,8 @@ pub struct RemoteLeaf {
     pub relation: String,
     /// the columns in the order of the leaf
     pub columns: Vec<RemoteColumn>,
+    /// the CHECK constraints that the table on the node must have
+    pub checks: Vec<String>,
     /// the condition that holds for each row of the leaf, if any
     pub constraint: Option<String>,
     /// a crash of the node empties the table
@@ -63,7 +65,7 @@ pub struct RemoteLeaf {
 }
 
 /// A column of a leaf.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteColumn {
     /// its name
     pub name: String,
@@ -71,6 +73,12 @@ pub struct RemoteColumn {
     pub remote: String,
     /// its type, and its collation if that is not the default of the type, in SQL
     pub sql_type: String,
+    /// its type
+    pub type_name: String,
+    /// it does not accept NULL
+    pub not_null: bool,
+    /// it is generated
+    pub generated: bool,
     /// the node fills it if it is left out: it has a default, is generated, or is an identity
     /// column
     pub filled_by_node: bool,

@@ -18,6 +18,8 @@ pub struct ToNodes {
     pub nodes: Vec<Node>,
     /// the leaves, in the router's order
     pub leaves: Vec<LeafTarget>,
+    /// the leaves as they were compared with the tables on the nodes
+    pub compared: Vec<RemoteLeaf>,
     /// all nodes commit or none, by two-phase commit
     pub together: bool,
     /// the tables on the nodes are emptied before the rows
@@ -182,24 +184,33 @@ pub(super) fn to_nodes(plan: &mut Plan, facts: &Facts, options: &Options) -> Res
     plan.before.retain(|statement| !statement.starts_with("TRUNCATE"));
     plan.notes.extend(notes(together, truncate, options.once.is_some()));
     plan.notes.extend(found.nodes.iter().filter_map(down_note));
-    let types = types(plan, facts);
-    plan.nodes = Some(ToNodes { nodes: found.nodes.clone(), leaves, together, truncate, types });
+    plan.nodes = Some(ToNodes {
+        nodes: found.nodes.clone(),
+        leaves,
+        compared: found.leaves.clone(),
+        together,
+        truncate,
+        types: types(plan, facts),
+    });
     plan.router = Some(router);
     plan.wire = Wire::Binary;
     plan.method = Method::CopyBinary;
     plan.reason = "rows are sent to the nodes in the binary form".into();
     if found.nodes.len() > 1 && !together {
-        let once = match options.once {
-            Some(_) => ", and the same command loads the rest",
-            None => "",
-        };
-        plan.cost = format!(
-            "a single commit: if a node fails while the nodes commit, the others' rows stay{once}"
-        );
+        plan.cost = cost(options);
     }
     plan.freeze = false;
     plan.may_drop_rows = false;
     Ok(())
+}
+
+/// What a load gives up if the nodes commit one after another.
+fn cost(options: &Options) -> String {
+    let once = match options.once {
+        Some(_) => ", and the same command loads the rest",
+        None => "",
+    };
+    format!("a single commit: if a node fails while the nodes commit, the others' rows stay{once}")
 }
 
 /// The columns that are sent, each with its type.

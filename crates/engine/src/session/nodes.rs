@@ -1,15 +1,19 @@
 //! The servers that hold the leaves of a partitioned table, according to the catalog of
 //! `postgres_fdw`, and whether their tables match the leaves.
 
-use super::conn::{quote_ident, quote_literal, Conn, Rows};
+use super::conn::{quote_ident, Conn, Rows};
 use super::target::{part, read as read_target, written, TargetKeywords};
 use crate::error::{Error, Kind};
-use crate::facts::{Address, Node, Nodes, RemoteColumn, RemoteLeaf};
+use crate::facts::{Address, Node, Nodes, RemoteLeaf};
 use crate::ledger;
 use crate::text::text;
+use alike::{checks, columns, compared, unlogged};
 use same::{locked_before, same_as};
 
+mod alike;
 mod same;
+
+pub use alike::hold_leaf;
 
 /// Options of servers and of user mappings that this program's connections use with the same
 /// meaning. Options that name files are excluded: the files are on the coordinator's machine.
@@ -29,14 +33,6 @@ const CONNECTION: [&str; 14] = [
     "tcp_user_timeout",
     "target_session_attrs",
 ];
-
-/// A leaf's column on the coordinator, to be compared with the node's.
-struct Expected {
-    column: RemoteColumn,
-    type_name: String,
-    not_null: bool,
-    generated: bool,
-}
 
 /// Reads the leaves, connects to each node, and compares the tables there. For nodes in `given`,
 /// these addresses are used in place of the catalog's. If the load is `tolerant`, a node that
@@ -161,27 +157,24 @@ fn read_all(
         };
         let schema = row[8].as_ref().unwrap_or(&text(1)).clone();
         let relation = row[9].as_ref().unwrap_or(&text(2)).clone();
+        let oid = text(0).parse().unwrap_or(0);
         let mut leaf = RemoteLeaf {
-            oid: text(0).parse().unwrap_or(0),
+            oid,
             table: format!("{}.{}", quote_ident(&schema), quote_ident(&relation)),
             partition,
             node,
             relation,
-            columns: Vec::new(),
+            columns: columns(conn, oid)?,
+            checks: checks(conn, &text(0))?,
             constraint: row[7].clone().filter(|text| !text.is_empty()),
             unlogged: false,
             truncatable: row[13].as_deref() == Some("t"),
         };
-        let expected = expected(conn, leaf.oid)?;
-        let checks = checks(conn, &leaf.oid.to_string())?;
-        match &mut conns[node] {
-            Some(there) => {
-                leaf.columns = compared(there, &found.nodes[node], &leaf, expected, &checks)?;
-                leaf.unlogged = unlogged(there, &leaf.table)
-                    .map_err(|error| of_node(&found.nodes[node].name, error))?;
-            }
-            // The load that brings its rows compares it.
-            None => leaf.columns = expected.into_iter().map(|column| column.column).collect(),
+        // Without a connection: the load that brings its rows compares it.
+        if let Some(there) = &mut conns[node] {
+            let of_node = |error| of_node(&found.nodes[node].name, error);
+            leaf.columns = compared(there, &leaf).map_err(of_node)?;
+            leaf.unlogged = unlogged(there, &leaf.table).map_err(of_node)?;
         }
         found.leaves.push(leaf);
     }
@@ -259,6 +252,9 @@ fn node(
 fn compare(node: &mut Node, mut conn: Conn, probe: &str, before: &[Node]) -> Result<Conn, Error> {
     let same = same_as(&mut conn, probe, before);
     node.same_as = same.map_err(|error| of_node(&node.name, error))?;
+    // Its tables are compared with this path.
+    let set = conn.exec("SET LOCAL search_path = pg_catalog");
+    set.map_err(|error| of_node(&node.name, error))?;
     Ok(conn)
 }
 
@@ -386,106 +382,4 @@ fn written_address(url: &str) -> Result<Address, Error> {
     }
     pairs.push(("password".into(), String::new()));
     Ok(Address(written(&pairs)))
-}
-
-/// Reads the columns of a leaf.
-fn expected(conn: &mut Conn, leaf: u32) -> Result<Vec<Expected>, Error> {
-    let rows = conn.query(
-        "SELECT a.attname, coalesce((SELECT option_value \
-           FROM pg_options_to_table(a.attfdwoptions) WHERE option_name = 'column_name'), a.attname), \
-         format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated <> '', \
-         coalesce(' COLLATE ' || nullif(a.attcollation, y.typcollation)::regcollation, '') \
-         FROM pg_attribute a JOIN pg_type y ON y.oid = a.atttypid \
-         WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
-        &[Some(&leaf.to_string())],
-    )?;
-    let column = |row: &Vec<Option<String>>| {
-        let text = |i: usize| row[i].clone().unwrap_or_default();
-        let (name, remote, sql_type) = (text(0), text(1), text(2) + &text(5));
-        let column = RemoteColumn { name, remote, sql_type, filled_by_node: false };
-        let (not_null, generated) = (text(3) == "t", text(4) == "t");
-        Expected { column, type_name: text(2), not_null, generated }
-    };
-    Ok(rows.iter().map(column).collect())
-}
-
-/// Whether a crash empties the table or one of its partitions.
-fn unlogged(conn: &mut Conn, table: &str) -> Result<bool, Error> {
-    let rows = conn.query(
-        "SELECT EXISTS (SELECT 1 FROM pg_class WHERE relpersistence = 'u' AND relkind = 'r' \
-           AND (oid = $1::regclass OR oid IN (SELECT relid FROM pg_partition_tree($1::regclass))))",
-        &[Some(table)],
-    )?;
-    Ok(rows[0][0].as_deref() == Some("t"))
-}
-
-/// The CHECK constraints of a table.
-fn checks(conn: &mut Conn, table: &str) -> Result<Vec<String>, Error> {
-    let rows = conn.query(
-        "SELECT pg_get_constraintdef(oid) FROM pg_constraint \
-         WHERE conrelid = $1::regclass AND contype = 'c'",
-        &[Some(table)],
-    )?;
-    Ok(rows.into_iter().filter_map(|mut row| row[0].take()).collect())
-}
-
-/// The hint for a table on a node that differs from its partition.
-const ALIKE: &str = "make the table on the node and the foreign table alike, or load with `route` \
-     root through the coordinator";
-
-/// Compares the table on the node with the leaf.
-fn compared(
-    conn: &mut Conn,
-    node: &Node,
-    leaf: &RemoteLeaf,
-    expected: Vec<Expected>,
-    wanted: &[String],
-) -> Result<Vec<RemoteColumn>, Error> {
-    let (name, table) = (&node.name, &leaf.table);
-    let differs = |what: String| Error::new(format!("node {name}: {what}")).with_hint(ALIKE);
-    let of_node = |e| of_node(name, e);
-    conn.exec("SET search_path = pg_catalog").map_err(of_node)?;
-    let sql = format!(
-        "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, \
-         a.attgenerated <> '', a.atthasdef OR a.attidentity <> '', \
-         has_column_privilege(c.oid, a.attnum, 'INSERT'), row_security_active(c.oid) \
-         FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid \
-         WHERE c.oid = to_regclass({}) AND c.relkind IN ('r', 'p') AND a.attnum > 0 \
-         AND NOT a.attisdropped",
-        quote_literal(table)
-    );
-    let rows = conn.exec(&sql).map_err(of_node)?;
-    if rows.is_empty() {
-        return Err(differs(format!("there is no table {table} for {}", leaf.partition)));
-    }
-    let mut columns = Vec::new();
-    for Expected { mut column, type_name, not_null, generated } in expected {
-        let remote = &column.remote;
-        let Some(row) = rows.iter().find(|row| row[0].as_ref() == Some(remote)) else {
-            return Err(differs(format!("table {table} has no column {remote}")));
-        };
-        let is = |i: usize| row[i].as_deref() == Some("t");
-        let theirs = row[1].as_deref().unwrap_or_default();
-        let why = if theirs != type_name {
-            format!("has the type {theirs}, and {type_name} in {}", leaf.partition)
-        } else if not_null && !is(2) {
-            format!("accepts NULL, and does not in {}", leaf.partition)
-        } else if generated || is(3) {
-            "is generated".to_owned()
-        } else if !is(5) {
-            "does not accept rows of this role: it may not insert".to_owned()
-        } else if is(6) {
-            "is under row-level security".to_owned()
-        } else {
-            column.filled_by_node = is(4);
-            columns.push(column);
-            continue;
-        };
-        return Err(differs(format!("column {remote} of table {table} {why}")));
-    }
-    let theirs = checks(conn, table).map_err(of_node)?;
-    match wanted.iter().find(|check| !theirs.contains(check)) {
-        Some(check) => Err(differs(format!("table {table} lacks the constraint {check}"))),
-        None => Ok(columns),
-    }
 }

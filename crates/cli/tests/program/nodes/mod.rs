@@ -2,6 +2,7 @@
 //! on the same nodes as after stock COPY through the coordinator. The nodes are databases of one
 //! server; in `faults` and `network`, each is a separate server.
 
+mod altered;
 mod atomic;
 mod faults;
 mod guards;

@@ -10,7 +10,7 @@ use crate::once::tables;
 use crate::options::Options;
 use crate::plan::ToNodes;
 use crate::session::lane::{Lane, LaneCounts};
-use crate::session::nodes::of_node;
+use crate::session::nodes::{hold_leaf, of_node};
 use crate::session::transaction;
 use crate::watch::Watch;
 use crossbeam_channel::bounded;
@@ -120,6 +120,9 @@ impl Lane {
         if to.truncate {
             let tables: Vec<&str> = tables_of(to, node).iter().map(|table| table.table).collect();
             conn.exec(&format!("TRUNCATE TABLE {}", tables.join(", ")))?;
+        }
+        for leaf in to.compared.iter().filter(|leaf| leaf.node == node) {
+            hold_leaf(&mut conn, leaf)?;
         }
         Ok(NodeLane {
             conn,
