@@ -4,6 +4,8 @@
 use crate::common::{each_major, wait_until, World};
 use pgsluice_engine::internals::Conn;
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::thread;
 
 /// A world whose new sessions have a time zone other than UTC.
@@ -105,6 +107,41 @@ fn a_table_that_is_replaced_between_two_commits_gets_the_whole_file() {
     let rows = altered_between_pieces(&mut world, swap);
     assert_eq!(world.sql("SELECT count(*) FROM t"), rows.to_string());
     assert_eq!(times(&mut world, "old"), "2020-07-01 12:00:00");
+}
+
+/// DDL on a partitioned table is executed between two commits of a load, and the load goes on: the
+/// connection with the claims holds no lock of a partition.
+#[test]
+fn ddl_on_partitions_does_not_wait_for_the_whole_load() {
+    let mut world = world();
+    world.sql(
+        "CREATE TABLE t (at timestamp, b text) PARTITION BY RANGE (at); \
+         CREATE TABLE t_0 PARTITION OF t FOR VALUES FROM ('2020-01-01') TO ('2021-01-01'); \
+         CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM ('2021-01-01') TO ('2022-01-01')",
+    );
+    let block = block();
+    let mut child = world.start(&LOAD);
+    let mut input = child.stdin.take().unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let until = over.clone();
+    let feeding = thread::spawn(move || {
+        let mut blocks = 0;
+        while !until.load(Ordering::SeqCst) && input.write_all(&block).is_ok() {
+            blocks += 1;
+        }
+        blocks
+    });
+    wait_until(|| "nothing is committed".into(), || world.sql("SELECT count(*) FROM t") != "0");
+    let mut other = session(&world);
+    other.exec("SET lock_timeout = '60s'").unwrap();
+    for ddl in ["ALTER TABLE t ADD c int", "ALTER TABLE t DETACH PARTITION t_1"] {
+        other.exec(ddl).unwrap_or_else(|waits| panic!("{ddl}: {waits}"));
+    }
+    over.store(true, Ordering::SeqCst);
+    let blocks: usize = feeding.join().unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), (blocks * ROWS).to_string());
 }
 
 /// Before their rows, lanes commit that an index is dropped. If another session alters a column at

@@ -17,13 +17,16 @@ pub(super) fn target(conn: &mut Conn, options: &Options) -> Result<Target, Error
 }
 
 /// Checks that a crash of the server cannot empty a partition, and that the rows of all partitions
-/// are in the same transaction. The plan checks the table itself.
+/// are in the same transaction. The plan checks the table itself. The open transaction keeps no lock
+/// of a partition: it lasts as long as the load, and between two commits DDL would wait for it, and
+/// the load for the DDL.
 pub(super) fn check_partitions(
     conn: &mut Conn,
     target: &Target,
     options: &Options,
 ) -> Result<(), Error> {
     let unlogged = options.once.as_ref().is_some_and(|once| once.force_unlogged);
+    conn.exec("SAVEPOINT pgsluice_partitions")?;
     let rows = conn.query(
         "SELECT p.relid::regclass, c.relkind = 'f' \
          FROM pg_catalog.pg_partition_tree($1::oid::regclass) p \
@@ -31,6 +34,9 @@ pub(super) fn check_partitions(
          WHERE c.relkind = 'f' OR c.relpersistence = 'u' AND c.relkind = 'r' AND NOT $2::boolean \
          LIMIT 1",
         &[Some(&target.oid.to_string()), Some(&unlogged.to_string())],
+    )?;
+    conn.exec(
+        "ROLLBACK TO SAVEPOINT pgsluice_partitions; RELEASE SAVEPOINT pgsluice_partitions",
     )?;
     let Some(row) = rows.first() else { return Ok(()) };
     let (name, foreign) = (row[0].clone().unwrap_or_default(), row[1].as_deref() == Some("t"));
