@@ -170,8 +170,10 @@ pub struct ColumnFacts {
     pub number: i32,
     /// `attname`
     pub name: String,
-    /// the type in SQL, including modifiers
+    /// the type in SQL, including modifiers; whether its schema is named depends on the search path
     pub type_name: String,
+    /// `atttypid` and `atttypmod`
+    pub type_id: (u32, i32),
     /// the same without modifiers; for a domain, that of its base type
     pub plain_type: String,
     /// the SQL that reads a text `$` as COPY does, if a cast would read another value from it

@@ -76,8 +76,8 @@ pub struct Plan {
     pub(crate) locked_first: bool,
     /// the columns of the rows that are sent, in the file's order
     pub columns: Vec<String>,
-    /// the type of each column, in SQL
-    pub types: Vec<String>,
+    /// the type of each column: `atttypid` and `atttypmod`
+    pub types: Vec<(u32, i32)>,
     /// for each column, how an INSERT reads a text `$`, if the type alone does not determine that
     pub readers: Vec<Option<String>>,
     /// how records are encoded
@@ -328,9 +328,8 @@ fn readers(columns: &[String], table: &TableFacts) -> Vec<Option<String>> {
     columns.iter().map(|name| table.column(name)?.reader.clone()).collect()
 }
 
-fn types(columns: &[String], table: &TableFacts) -> Vec<String> {
-    let of = |name: &String| table.column(name).map_or(String::new(), |c| c.type_name.clone());
-    columns.iter().map(of).collect()
+fn types(columns: &[String], table: &TableFacts) -> Vec<(u32, i32)> {
+    columns.iter().map(|name| table.column(name).map_or((0, -1), |c| c.type_id)).collect()
 }
 
 /// The row for each record on the wire. Its columns are in the file's order.

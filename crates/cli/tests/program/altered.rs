@@ -245,3 +245,22 @@ fn a_column_that_is_altered_before_the_first_rows_of_a_lane_gets_no_other_values
     assert_eq!(times(&mut world, "t"), "2020-07-01 12:00:00");
     assert_eq!(world.sql("SELECT count(*) FROM t"), (8 * ROWS).to_string());
 }
+
+/// The sessions of two lanes have different search paths, as they may behind a pooler, and a column
+/// has a type of the schema public. No lane takes the table for a changed one.
+#[test]
+fn a_table_is_the_same_for_lanes_with_different_search_paths() {
+    let mut world = world();
+    world.sql("CREATE TYPE mood AS ENUM ('good', 'bad'); CREATE TABLE t (m mood, b varchar(9))");
+    let file = world.file("rows.csv", &b"good,words\n".repeat(200_000));
+    // The first lane waits for this lock, and the second one opens its session after that.
+    let mut first = session(&world);
+    first.exec("BEGIN; LOCK TABLE t IN SHARE MODE").unwrap();
+    let child = world.start(&[&["load", &file], &LANES[..]].concat());
+    wait_for_waits(&mut world, "1");
+    world.sql("ALTER DATABASE postgres SET search_path = pg_catalog");
+    first.exec("COMMIT").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "200000");
+}

@@ -21,6 +21,7 @@ impl Case {
             number: i as i32 + 1,
             name: format!("c{i}"),
             type_name: "any".into(),
+            type_id: (0, -1),
             plain_type: "any".into(),
             reader: None,
             ty: ty.clone(),

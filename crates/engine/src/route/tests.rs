@@ -9,6 +9,7 @@ fn column(name: &str, ty: Type) -> ColumnFacts {
         number: 1,
         name: name.into(),
         type_name: "any".into(),
+        type_id: (0, -1),
         plain_type: "any".into(),
         reader: None,
         ty,

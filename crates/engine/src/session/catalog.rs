@@ -219,12 +219,13 @@ fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<Colum
     let column = |row: &Vec<Option<String>>| {
         let text = |i: usize| row[i].clone().unwrap_or_default();
         let number = text(0).parse().unwrap_or(0);
-        let resolved =
-            types.resolve(text(3).parse().unwrap_or(0), text(4).parse().unwrap_or(-1), server);
+        let type_id = (text(3).parse().unwrap_or(0), text(4).parse().unwrap_or(-1));
+        let resolved = types.resolve(type_id.0, type_id.1, server);
         ColumnFacts {
             number,
             name: text(1),
             type_name: text(2),
+            type_id,
             plain_type: text(9),
             reader: reader(&text(10), &text(11)),
             ty: resolved.ty,

@@ -20,16 +20,22 @@ pub(crate) fn hold(conn: &mut Conn, plan: &Plan) -> Result<(), Error> {
             _ => error,
         })?;
     }
-    // A table without columns has one row, too.
+    // A table without columns has one row, too. Names of types would depend on the session's search
+    // path, and a pooler gives each transaction any session.
     let now = conn.query(
-        "SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod) \
+        "SELECT a.attname, a.atttypid, a.atttypmod \
          FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_attribute a \
            ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
          WHERE c.oid = $1::oid AND c.oid = pg_catalog.to_regclass($2)",
         &[Some(&plan.oid.to_string()), Some(&plan.table)],
     )?;
-    let is_there = |(name, ty): (&String, &String)| {
-        now.iter().any(|row| row[0].as_ref() == Some(name) && row[1].as_ref() == Some(ty))
+    let is_there = |(name, (oid, typmod)): (&String, &(u32, i32))| {
+        let (oid, typmod) = (oid.to_string(), typmod.to_string());
+        now.iter().any(|row| {
+            row[0].as_ref() == Some(name)
+                && row[1].as_ref() == Some(&oid)
+                && row[2].as_ref() == Some(&typmod)
+        })
     };
     match !now.is_empty() && plan.columns.iter().zip(&plan.types).all(is_there) {
         true => Ok(()),
