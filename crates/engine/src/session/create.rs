@@ -257,9 +257,11 @@ fn table_name(conn: &mut Conn, name: &str) -> Result<String, Error> {
 }
 
 /// Drops a table that `--create` has made and that had to be committed before the rows. Keeps the
-/// table if the method leaves rows in it, or if others have inserted rows.
+/// table if the method leaves rows in it, or if others have inserted rows. Prepared transactions of
+/// the load hold locks of the table, so this would wait for them forever.
 pub fn take_back(error: Error, plan: &Plan, options: &Options) -> Error {
-    if plan.made.is_none() || !plan.commits_first() || error.changed().is_some() {
+    let is_dropped = plan.made.is_some() && plan.commits_first();
+    if !is_dropped || error.changed().is_some() || error.leaves_prepared() {
         return error;
     }
     let table = &plan.table;

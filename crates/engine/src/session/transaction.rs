@@ -290,16 +290,22 @@ fn lacking(error: &Error) -> Error {
     .with_hint("the same command loads what is missing")
 }
 
-/// The same for the prepared transactions of lanes, after those of `committed` lanes.
-fn lacking_prepared(error: &Error, committed: usize) -> Error {
+/// The same for the prepared transaction of a lane, after those of `committed` lanes. `left`: the
+/// server has those of other lanes.
+fn lacking_prepared(error: &Error, committed: usize, left: bool) -> Error {
     let error = lacking(error);
-    match committed {
+    let error = match committed {
+        0 if left => error.with_changed("prepared transactions of the other lanes are left"),
         0 => error,
         _ => error
             .with_changed(format!(
                 "perhaps: the rows of {committed} lanes, which were committed before"
             ))
             .with_hint("look which rows the table has before you load the files again"),
+    };
+    match left {
+        true => error.with_hint(REPAIR).leaving_prepared(),
+        false => error,
     }
 }
 
@@ -345,11 +351,11 @@ pub fn commit_prepared(conns: &mut [&mut Conn], url: &str) -> Result<(), Error> 
         let Err(error) = conns[i].exec(&format!("COMMIT PREPARED {}", name(i))) else { continue };
         let lost = error.kind() == Kind::Connection;
         match lost.then(|| commit_again(url, &name(i), &xids[i])) {
-            Some(Ok(Some(conn))) => *conns[i] = conn,
-            Some(Ok(None)) => {
-                let (error, last) = (lacking_prepared(&error, i), i + 1 == conns.len());
+            Some(Ok((conn, true))) => *conns[i] = conn,
+            Some(Ok((mut conn, false))) => {
                 // A standby that lagged has none of the others either; the same server has them.
-                return Err(if last { error } else { error.with_hint(REPAIR).leaving_prepared() });
+                let left = is_prepared(&mut conn, xid).unwrap_or(true);
+                return Err(lacking_prepared(&error, i, left));
             }
             Some(Err(_)) | None => {
                 let left: Vec<String> =
@@ -368,14 +374,24 @@ fn current_xid(conn: &mut Conn) -> Result<String, Error> {
     Ok(rows.first().and_then(|r| r[0].clone()).unwrap_or_default())
 }
 
+/// Whether the server has a prepared transaction of the load with this ID.
+fn is_prepared(conn: &mut Conn, xid: &str) -> Result<bool, Error> {
+    let rows = conn.query(
+        "SELECT EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts \
+           WHERE pg_catalog.starts_with(gid, 'pgsluice_' || $1::text || '_'))",
+        &[Some(xid)],
+    )?;
+    Ok(rows[0][0].as_deref() == Some("t"))
+}
+
 /// Commits a prepared transaction whose connection was lost during its COMMIT PREPARED, over a new
 /// connection, which is returned. If the transaction does not exist, it may be committed already,
-/// or was rolled back, or the server is a standby that lagged: `None` if it is not committed.
-fn commit_again(url: &str, name: &str, xid: &str) -> Result<Option<Conn>, Error> {
+/// or was rolled back, or the server is a standby that lagged. Returns whether it is committed.
+fn commit_again(url: &str, name: &str, xid: &str) -> Result<(Conn, bool), Error> {
     let mut conn = Conn::open(url)?;
     for _ in 0..TRIES {
         match conn.exec(&format!("COMMIT PREPARED {name}")) {
-            Ok(_) => return Ok(Some(conn)),
+            Ok(_) => return Ok((conn, true)),
             Err(error) if error.sqlstate() == "42704" => {
                 let committed = match status_of(&mut conn, xid) {
                     Ok(status) => status.as_deref() == Some("committed"),
@@ -383,7 +399,7 @@ fn commit_again(url: &str, name: &str, xid: &str) -> Result<Option<Conn>, Error>
                     // The server has not used this ID yet.
                     Err(_) => false,
                 };
-                return Ok(committed.then_some(conn));
+                return Ok((conn, committed));
             }
             // The process of the lost connection is still working on it.
             Err(error) if error.sqlstate() == "55000" => thread::sleep(PAUSE),

@@ -142,6 +142,36 @@ fn a_prepared_transaction_that_the_server_lacks_is_not_committed() {
     }
 }
 
+/// Another session rolls back the first lane while it is prepared, and the load's session is
+/// terminated. The load fails and reports that the other lane is left. It does not wait for the
+/// locks of that lane to drop a table that it has made.
+#[test]
+fn a_prepared_transaction_that_was_rolled_back_leaves_the_other_lanes() {
+    let (mut world, file) = world();
+    world.sql("DROP TABLE t");
+    let lanes = ["--method", "lanes", "--lanes", "2", "--create", "--columns", "a,b"];
+    for more in [&lanes[..], &lanes[..4]] {
+        let proxy = Proxy::start(&world, "COMMIT PREPARED", 0, Fate::Hold, false);
+        let mut child = command(&file, &proxy, more).stderr(Stdio::piped()).spawn().unwrap();
+        proxy.wait();
+        let first = world.sql("SELECT gid FROM pg_prepared_xacts WHERE gid LIKE '%\\_0'");
+        world.sql(&format!("ROLLBACK PREPARED '{first}'"));
+        world.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+             WHERE query LIKE 'PREPARE TRANSACTION%' AND pid <> pg_backend_pid()",
+        );
+        wait_until(|| "the load does not end".into(), || child.try_wait().unwrap().is_some());
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{more:?}: {said}");
+        let left_prepared = "changed: prepared transactions of the other lanes are left";
+        assert!(said.contains(left_prepared) && said.contains("hint: pgsluice repair"), "{said}");
+        assert_eq!(left(&mut world).1, "1", "{said}");
+        world.repair();
+        assert_eq!(left(&mut world), (0, "0".to_string()), "{said}");
+    }
+}
+
 /// If no other connection is possible, the message says what is left prepared, and `repair` ends
 /// all lanes in the way in which the first one ended.
 #[test]
