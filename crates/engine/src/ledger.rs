@@ -85,12 +85,26 @@ pub fn state(conn: &mut Conn) -> Result<State, Error> {
     })
 }
 
+/// The prepared transactions of lanes in this database, of all roles, as a table. `load` is the
+/// transaction ID of the first lane.
+pub(crate) const PREPARED_LANES: &str = "(SELECT gid, m[1] AS load, owner, transaction, prepared \
+     FROM pg_catalog.pg_prepared_xacts, \
+     LATERAL pg_catalog.regexp_match(gid, '^pgsluice_([0-9]+)_[0-9]+$') AS m \
+     WHERE m IS NOT NULL AND database = pg_catalog.current_database()) AS lanes";
+
 /// The prepared transactions of lanes of this role in this database: the name of each, and the
 /// transaction ID of the first lane.
-pub const PREPARED: &str = "SELECT gid, m[1] FROM pg_catalog.pg_prepared_xacts, \
-     LATERAL pg_catalog.regexp_match(gid, '^pgsluice_([0-9]+)_[0-9]+$') AS m \
-     WHERE m IS NOT NULL AND database = pg_catalog.current_database() \
-       AND owner = current_user ORDER BY prepared";
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(crate) fn prepared(conn: &mut Conn) -> Result<Vec<(String, String)>, Error> {
+    let rows = conn.exec(&format!(
+        "SELECT gid, load FROM {PREPARED_LANES} WHERE owner = current_user ORDER BY prepared"
+    ))?;
+    let text = |cell: &Option<String>| cell.clone().unwrap_or_default();
+    Ok(rows.iter().map(|row| (text(&row[0]), text(&row[1]))).collect())
+}
 
 /// What earlier loads of this role have left: in words, the missing or disabled objects of a table
 /// and prepared transactions; and these objects. Excludes what belongs to a load that still runs.
@@ -105,11 +119,10 @@ pub fn left(
     once: bool,
 ) -> Result<(Vec<String>, Vec<Choice>), Error> {
     conn.exec("SAVEPOINT pgsluice_left")?;
-    let (mut down, mut prepared, mut on_nodes) = (Vec::new(), Vec::new(), Vec::new());
-    for row in conn.exec(PREPARED)? {
-        let text = |i: usize| row[i].clone().unwrap_or_default();
-        if lock(conn, &text(1))? {
-            prepared.push(text(0));
+    let (mut down, mut lanes, mut on_nodes) = (Vec::new(), Vec::new(), Vec::new());
+    for (gid, load) in prepared(conn)? {
+        if lock(conn, &load)? {
+            lanes.push(gid);
         }
     }
     for commit in node_commits::open(conn)?.into_iter().filter(|c| c.target == relation) {
@@ -134,7 +147,7 @@ pub fn left(
         (!left.is_empty()).then_some(note)
     };
     let ends = "pgsluice repair ends them";
-    let prepared = note("prepared transactions, which hold their locks", prepared, ends);
+    let prepared = note("prepared transactions, which hold their locks", lanes, ends);
     let on_nodes = note("nodes with prepared transactions", on_nodes, ends);
     let recreates =
         if once { "this load recreates it first" } else { "pgsluice repair recreates it" };

@@ -16,9 +16,7 @@ const ROLLED_BACK: &str = "rolled back, as the first lane was not committed";
 pub(super) fn end_prepared(target: &str, report: &mut Report) -> Result<(), Error> {
     let (mut guard, mut conn) = (Conn::open(target)?, Conn::open(target)?);
     let mut loads: Vec<(String, Vec<String>)> = Vec::new();
-    for row in conn.exec(ledger::PREPARED)? {
-        let text = |i: usize| row[i].clone().unwrap_or_default();
-        let (gid, first) = (text(0), text(1));
+    for (gid, first) in ledger::prepared(&mut conn)? {
         match loads.iter_mut().find(|(load, _)| *load == first) {
             Some((_, gids)) => gids.push(gid),
             None => loads.push((first, vec![gid])),

@@ -7,7 +7,7 @@
 //! (`ledger::lock`): objects that it has dropped or disabled are left to it.
 
 use crate::error::{Error, Kind};
-use crate::ledger::{self, LedgerEntry};
+use crate::ledger::{self, LedgerEntry, PREPARED_LANES};
 use crate::maintenance::put_back_committed;
 use crate::once::record::Target;
 use crate::once::{begin_transaction, NothingNew};
@@ -83,27 +83,36 @@ pub(crate) fn end_nothing(
     Ok(summary)
 }
 
-/// Refuses to wait for prepared lanes of an earlier load. They hold locks of the table until `repair`
-/// ends them, and all writers would wait behind this load.
+/// Refuses to wait for prepared lanes of an earlier load, of any role. They hold locks of the table
+/// until `repair` ends them, and all writers would wait behind this load.
 fn refuse_prepared(guard: &mut Conn, target: &Target) -> Result<(), Error> {
-    let rows = guard.query(
-        "SELECT p.gid FROM pg_catalog.pg_prepared_xacts p \
-           JOIN pg_catalog.pg_locks x ON x.transactionid = p.transaction AND x.pid IS NULL \
-           JOIN pg_catalog.pg_locks k ON k.virtualtransaction = x.virtualtransaction AND k.pid IS NULL \
-         WHERE p.database = pg_catalog.current_database() AND p.gid LIKE 'pgsluice\\_%' \
-           AND k.relation = $1::oid",
+    let loads = guard.query(
+        &format!(
+            "SELECT DISTINCT ON (load) load, gid, owner, owner = current_user FROM {PREPARED_LANES} \
+               JOIN pg_catalog.pg_locks x ON x.transactionid = lanes.transaction AND x.pid IS NULL \
+               JOIN pg_catalog.pg_locks k \
+                 ON k.virtualtransaction = x.virtualtransaction AND k.pid IS NULL \
+             WHERE k.relation = $1::oid ORDER BY load, gid"
+        ),
         &[Some(&target.oid.to_string())],
     )?;
-    let Some(gid) = rows.first().and_then(|row| row[0].as_ref()) else { return Ok(()) };
-    // A load that is about to commit holds the lock of its first transaction.
-    if !ledger::lock(guard, gid.split('_').nth(1).unwrap_or_default())? {
-        return Ok(());
+    for row in loads {
+        let text = |i: usize| row[i].clone().unwrap_or_default();
+        // A load that is about to commit holds the lock of its first transaction.
+        if !ledger::lock(guard, &text(0))? {
+            continue;
+        }
+        let message = format!(
+            "an earlier load left down objects of {}, and the prepared transaction {} holds a lock of it",
+            target.sql,
+            text(1)
+        );
+        let own = text(3) == "t";
+        let by = if own { String::new() } else { format!(" as the role {}", text(2)) };
+        return Err(Error::new(message)
+            .with_hint(format!("run pgsluice repair{by}: it ends the prepared transaction")));
     }
-    let message = format!(
-        "an earlier load left down objects of {}, and its prepared transaction {gid} holds a lock of it",
-        target.sql
-    );
-    Err(Error::new(message).with_hint("pgsluice repair ends it and recreates them"))
+    Ok(())
 }
 
 fn of_table(guard: &mut Conn, oid: u32) -> Result<Vec<LedgerEntry>, Error> {

@@ -4,6 +4,7 @@
 use super::{counts, lines, thrice, world};
 use crate::common::proxy::{Fate, Proxy};
 use crate::common::{wait_until, World};
+use pgsluice_engine::internals::{ledger, Conn};
 use serde_json::Value;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -151,6 +152,38 @@ fn what_cannot_be_put_back_is_an_error() {
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains("--no-lock-out forbids this load: SHARE on"), "{said}");
     }
+    let (code, said) = run(&world, &path, &LANES);
+    assert_eq!((code, world.sql(UP).as_str()), (Some(0), "2"), "{said}");
+}
+
+/// Of the prepared transactions that lock the table, the load looks for lanes of any role whose load
+/// is gone. It waits for lanes of a load that is about to commit, and other transactions are no
+/// lanes.
+#[test]
+fn a_prepared_lane_is_found_among_other_transactions() {
+    let (mut world, path) = with_objects();
+    killed_at(&mut world, &path, "CREATE INDEX");
+    planned(&world, &path);
+    let mut prepare = |gid: &str, mode: &str| {
+        let locked = format!("BEGIN; LOCK TABLE t IN {mode} MODE");
+        world.sql(&format!("{locked}; PREPARE TRANSACTION '{gid}'"));
+    };
+    prepare("pgsluice_nodes_2b_0", "ACCESS SHARE");
+    prepare("pgsluice_3_0", "ROW EXCLUSIVE");
+    world.sql("CREATE ROLE clerk; GRANT ALL ON t TO clerk; SET ROLE clerk");
+    world.sql("BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'pgsluice_5_0'");
+    world.sql("RESET ROLE");
+    let mut committing = Conn::open(&world.server.url("postgres")).unwrap();
+    committing.exec("BEGIN").unwrap();
+    assert!(ledger::lock(&mut committing, "3").unwrap());
+    let (code, said) = run(&world, &path, &LANES);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("the prepared transaction pgsluice_5_0 holds a lock"), "{said}");
+    assert!(said.contains("hint: run pgsluice repair as the role clerk"), "{said}");
+    world.sql("ROLLBACK PREPARED 'pgsluice_5_0'");
+    let (code, said) = run(&world, &path, &["--lock-timeout", "300ms"]);
+    assert_eq!(code, Some(6), "{said}");
+    world.sql("ROLLBACK PREPARED 'pgsluice_3_0'");
     let (code, said) = run(&world, &path, &LANES);
     assert_eq!((code, world.sql(UP).as_str()), (Some(0), "2"), "{said}");
 }
