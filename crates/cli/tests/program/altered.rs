@@ -114,6 +114,8 @@ fn a_table_that_is_replaced_between_two_commits_gets_the_whole_file() {
 #[test]
 fn ddl_on_partitions_does_not_wait_for_the_whole_load() {
     let mut world = world();
+    // If the database has no such table, the server need not look at the partitions.
+    world.sql("CREATE UNLOGGED TABLE other ()");
     world.sql(
         "CREATE TABLE t (at timestamp, b text) PARTITION BY RANGE (at); \
          CREATE TABLE t_0 PARTITION OF t FOR VALUES FROM ('2020-01-01') TO ('2021-01-01'); \
