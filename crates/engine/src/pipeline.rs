@@ -174,9 +174,7 @@ fn read(
         if stop.is_set() {
             break;
         }
-        let started = Instant::now();
-        let chunk = reader.next(pool.take())?;
-        progress.reading.add(started.elapsed());
+        let chunk = progress.read(|| reader.next(pool.take()))?;
         progress.bytes.set(reader.raw_bytes());
         let Some(chunk) = chunk else { break };
         // The encoders end before the reader only if the load stops, or if they have failed.

@@ -7,7 +7,7 @@ use crate::text::Text;
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A number to which several threads add.
 #[derive(Debug, Default)]
@@ -88,6 +88,8 @@ pub struct Progress {
     pub lanes: Counter,
     /// an index into the phases
     phase: Counter,
+    /// 1 while the reader waits for the files
+    waiting: Counter,
 }
 
 impl Progress {
@@ -99,6 +101,22 @@ impl Progress {
     /// Sets the phase that begins.
     pub fn begin(&self, phase: Phase) {
         self.phase.set(phase as u64);
+    }
+
+    /// Reads the files, and measures how long the reader waits for them.
+    pub(crate) fn read<T>(&self, read: impl FnOnce() -> T) -> T {
+        let started = Instant::now();
+        self.waiting.set(1);
+        let done = read();
+        self.waiting.set(0);
+        self.reading.add(started.elapsed());
+        done
+    }
+
+    /// Whether the reader waits for the files. It does not if it has read them all, or if what it
+    /// has read waits for the lanes.
+    pub(crate) fn waits_for_files(&self) -> bool {
+        self.waiting.get() == 1
     }
 
     /// What limits the load, after `seconds` seconds of loading.

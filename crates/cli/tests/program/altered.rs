@@ -3,10 +3,13 @@
 
 use crate::common::{each_major, wait_until, World};
 use pgsluice_engine::internals::Conn;
+use pgsluice_engine::Error;
 use std::io::Write;
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 /// A world whose new sessions have a time zone other than UTC.
 fn world() -> World {
@@ -199,20 +202,29 @@ fn a_table_that_is_replaced_before_it_is_locked_gets_no_rows_of_the_first() {
 
 const LANES: [&str; 6] = ["--quiet", "--table", "t", "--method", "lanes", "--lanes=2"];
 
-/// Runs a load while DDL waits for its first lane, from before the first row on. Returns the exit
-/// code and what it said.
-fn loaded_before_ddl(world: &mut World, load: &[&str]) -> (Option<i32>, String) {
+/// Starts a load, and DDL that waits for its first lane from before the first row on.
+fn started_before_ddl(
+    world: &mut World,
+    start: impl FnOnce(&World) -> Child,
+    ddl: &'static str,
+) -> (Child, JoinHandle<Result<(), Error>>) {
     world.sql("CREATE TABLE t (at timestamp, b text)");
     // The load waits for this lock, and the DDL waits for the load.
     let mut first = session(world);
     first.exec("BEGIN; LOCK TABLE t IN SHARE MODE").unwrap();
-    let child = world.start(load);
+    let child = start(world);
     wait_for_waits(world, "1");
     let mut other = session(world);
-    let ddl = "ALTER TABLE t ALTER at TYPE timestamptz";
     let ddl = thread::spawn(move || other.exec(ddl).map(drop));
     wait_for_waits(world, "2");
     first.exec("COMMIT").unwrap();
+    (child, ddl)
+}
+
+/// Runs a load while DDL waits for its first lane. Returns the exit code and what it said.
+fn loaded_before_ddl(world: &mut World, load: &[&str]) -> (Option<i32>, String) {
+    let ddl = "ALTER TABLE t ALTER at TYPE timestamptz";
+    let (child, ddl) = started_before_ddl(world, |world| world.start(load), ddl);
     let output = child.wait_with_output().unwrap();
     ddl.join().unwrap().unwrap();
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -265,4 +277,41 @@ fn a_table_is_the_same_for_lanes_with_different_search_paths() {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(world.sql("SELECT count(*) FROM t"), "200000");
+}
+
+/// DDL waits for the first lane, the second lane waits for the DDL, and the input is slow. The load
+/// is not taken for one that stands still: when there is more input, the first lane commits, the DDL
+/// is executed, and the second lane goes on.
+#[test]
+fn a_slow_input_is_no_deadlock_of_lanes() {
+    let mut world = world();
+    let all = ["load", "-", "--once", "--source-name=rows", "--commit-every", "2MB"];
+    let load = [&all[..], &LANES].concat();
+    let block = block();
+    // Two chunks, one for each lane, and the beginning of a third one.
+    let (first, mut feeding) = (block[..1_200_000].to_vec(), None);
+    let start = |world: &World| {
+        let mut child = world.start(&load);
+        let mut input = child.stdin.take().unwrap();
+        feeding = Some(thread::spawn(move || input.write_all(&first).map(|()| input)));
+        child
+    };
+    let (mut child, ddl) = started_before_ddl(&mut world, start, "ALTER TABLE t ADD c int");
+    let mut input = feeding.unwrap().join().unwrap().unwrap();
+    wait_for_waits(&mut world, "2");
+    // Longer than lanes may stand still.
+    for piece in block[1_200_000..1_350_000].chunks(10_000) {
+        thread::sleep(Duration::from_secs(1));
+        assert!(child.try_wait().unwrap().is_none(), "{:?}", child.wait_with_output());
+        input.write_all(piece).unwrap();
+    }
+    input.write_all(&block[1_350_000..]).unwrap();
+    for _ in 0..8 {
+        input.write_all(&block).unwrap();
+    }
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    ddl.join().unwrap().unwrap();
+    assert_eq!(world.sql("SELECT count(*) FROM t"), (9 * ROWS).to_string());
 }

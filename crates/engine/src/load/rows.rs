@@ -44,7 +44,7 @@ pub(super) fn send_rows(
     }
     // Rejects of nodes are kept together with those of the lane.
     lanes[0].open_nodes(watch, options, job.recording)?;
-    let deadlocks = DeadlockWatch::watch(&mut lanes, &options.target.url)?;
+    let deadlocks = DeadlockWatch::watch(&mut lanes, &options.target.url, &watch.progress)?;
     let run = pipeline::run(reader, plan, lanes, &watch.progress, &watch.stop)
         .and_then(|(through, lanes)| Ok((through, check_deferred(lanes, plan)?)));
     let run = match deadlocks {

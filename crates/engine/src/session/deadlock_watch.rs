@@ -7,11 +7,13 @@
 //!
 //! DDL of another session may be part of it: it waits for a lane that has rows in the table, and
 //! another lane, which has no lock yet, waits for the DDL. That ends by itself while the first lane
-//! has more to do, and commits. So such a lane is cancelled only if no lane has worked for a while.
+//! has more to do, and commits. So such a lane is cancelled only if no lane has worked for a while,
+//! and the load does not wait for its input.
 
 use super::conn::{Canceller, Conn};
 use super::lane::Lane;
 use crate::error::{Error, Kind};
+use crate::report::Progress;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
@@ -20,7 +22,7 @@ use std::time::Duration;
 /// How often the server is queried. Two results in a row must agree.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// How many results in a row must show lanes that wait for DDL, and no lane that works.
+/// How many results in a row must show lanes that wait for DDL, and a load that does not go on.
 const STANDSTILL: u32 = 20;
 
 /// `query_canceled`
@@ -48,7 +50,11 @@ impl DeadlockWatch {
     /// # Errors
     ///
     /// A connection is lost, or there is none left for the watcher.
-    pub fn watch(lanes: &mut [Lane], url: &str) -> Result<Option<DeadlockWatch>, Error> {
+    pub fn watch(
+        lanes: &mut [Lane],
+        url: &str,
+        progress: &Arc<Progress>,
+    ) -> Result<Option<DeadlockWatch>, Error> {
         if lanes.len() < 2 {
             return Ok(None);
         }
@@ -61,8 +67,8 @@ impl DeadlockWatch {
         let conn = Conn::open(url)?;
         let over = Arc::new(AtomicBool::new(false));
         let found = Arc::new(OnceLock::new());
-        let flags = (over.clone(), found.clone());
-        let thread = thread::spawn(move || look(conn, &members, &flags.0, &flags.1));
+        let (flags, progress) = ((over.clone(), found.clone()), progress.clone());
+        let thread = thread::spawn(move || look(conn, &members, &progress, &flags.0, &flags.1));
         Ok(Some(DeadlockWatch { over, found, thread }))
     }
 
@@ -103,6 +109,7 @@ fn of_another_session() -> Error {
 fn look(
     mut conn: Conn,
     members: &[(String, Arc<Canceller>)],
+    progress: &Progress,
     over: &AtomicBool,
     found: &OnceLock<Knot>,
 ) {
@@ -122,7 +129,7 @@ fn look(
                AND s.wait_event_type IS DISTINCT FROM 'Lock' \
                AND s.wait_event IS DISTINCT FROM 'ClientRead'))"
     );
-    let (mut before, mut standstill) = (Vec::new(), 0);
+    let (mut before, mut standstill, mut records) = (Vec::new(), 0, 0);
     while !over.load(Ordering::SeqCst) {
         thread::park_timeout(EVERY);
         // Without a result there is nothing to do; each lane reports the errors of its connection.
@@ -132,7 +139,10 @@ fn look(
             rows.filter_map(|row| row[0].clone()).collect::<Vec<_>>()
         };
         let (direct, by_another) = (waiting(true), waiting(false));
-        standstill = if by_another.is_empty() { 0 } else { standstill + 1 };
+        // The input may be slow, and a lane that is fast seems to wait each time.
+        let sent = std::mem::replace(&mut records, progress.records.get());
+        let goes_on = progress.waits_for_files() || records != sent;
+        standstill = if by_another.is_empty() || goes_on { 0 } else { standstill + 1 };
         let knot = match direct.iter().find(|pid| before.contains(*pid)) {
             Some(pid) => Some((pid, Knot::Lane)),
             None if standstill >= STANDSTILL => by_another.first().map(|p| (p, Knot::OtherSession)),
