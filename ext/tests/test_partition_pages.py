@@ -10,6 +10,8 @@ from .twins import LoadedTwice, check
 
 ROWS = 30000
 COPY = "COPY t (a, day, b) FROM '{}' WITH (FORMAT csv{})"
+# Data of fewer than 786,432 bytes does not go into pages.
+ROUTE = "SELECT route FROM pgsluice.last_copy"
 HASHED = ("DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (a bigint {key}, day int, b text) PARTITION BY HASH (a);"
           + "".join(f"CREATE TABLE t{n} PARTITION OF t FOR VALUES WITH (MODULUS 8, REMAINDER {n});" for n in range(8)))
 BARE, KEYED = HASHED.format(key=""), HASHED.format(key="PRIMARY KEY") + "CREATE INDEX t_b ON t (b COLLATE \"C\");"
@@ -50,7 +52,7 @@ class PartitionPages(LoadedTwice):
 
     def route(self, path, options="", table=BARE):
         """The route of a load into a new table."""
-        return self.sql(f"SET client_min_messages = error; {table}; SET pgsluice.copy = on; {COPY.format(path, options)}; SELECT route FROM pgsluice.last_copy").strip()
+        return self.sql(f"SET client_min_messages = error; {table}; SET pgsluice.copy = on; {COPY.format(path, options)}; {ROUTE}").strip()
 
     def sound(self, cluster=None):
         """Runs amcheck on every partition and its indexes."""
@@ -89,13 +91,15 @@ class PartitionPages(LoadedTwice):
         self.paged(given, table.format("text"), where="WHERE a % 3 <> 1")
 
     def test_long_rows(self):
-        """With out-of-line values, rare or frequent, rows are stock COPY's, and partitions and indexes pass amcheck."""
+        """With out-of-line values, rare or frequent, rows are stock COPY's, and partitions and indexes pass amcheck. If they are rare, other rows go into pages."""
         for often in (3, 700):
-            given = [line(n, n % 10, word="long " * 600 if n % often == 0 else "short") for n in range(ROWS if often > 9 else 3000)]
+            given = [line(n, n % 10, word="long " * 600 if n % often == 0 else "short") for n in range(37000 if often > 9 else 3000)]
             for table in (BARE, KEYED, SHAPES, GENERATED):
                 for options in (", workers 0", ", workers 1"):
                     self.same(given, table=table, options=options)
                     self.sound()
+                    if often > 9:
+                        self.assertEqual(self.route(self.cluster.home / "input", options, table), "append", table)
 
     def test_many_partitions(self):
         """With more leaves than may have pages, and more pages than memory holds, rows are stock COPY's, whether they
@@ -122,8 +126,8 @@ class PartitionPages(LoadedTwice):
         self.addCleanup(cluster.remove)
         cluster.sql("CREATE EXTENSION pgsluice; CREATE TABLE t (a bigint, day int, b text) PARTITION BY LIST (day);"
                     "DO $$ BEGIN FOR n IN 0..599 LOOP EXECUTE format('CREATE TABLE t%s PARTITION OF t FOR VALUES IN (%s)', n, n); END LOOP; END $$")
-        path = cluster.file("input", "".join(lines(40000, days=600)).encode())
-        cluster.sql(f"SET pgsluice.copy = on; {COPY.format(path, ', workers 0')}")
+        path = cluster.file("input", "".join(lines(40000, days=600, word="word " * 20)).encode())
+        self.assertEqual(cluster.sql(f"SET pgsluice.copy = on; {COPY.format(path, ', workers 0')}; {ROUTE}"), "append")
         self.assertEqual(cluster.sql("SELECT count(*), count(DISTINCT tableoid) FROM t"), "40000|600")
 
     def test_room_in_a_partition(self):
@@ -133,7 +137,7 @@ class PartitionPages(LoadedTwice):
         self.sql("VACUUM t")
         before = int(self.sql("SELECT pg_relation_size('t0')"))
         path = self.cluster.file("input", "".join(lines(5000, word="word " * 40)).encode())
-        self.assertEqual(self.sql(f"SET pgsluice.copy = on; {COPY.format(path, ', workers 0')}; SELECT route FROM pgsluice.last_copy"), "append")
+        self.assertEqual(self.sql(f"SET pgsluice.copy = on; {COPY.format(path, ', workers 0')}; {ROUTE}"), "append")
         self.assertLess(int(self.sql("SELECT pg_relation_size('t0')")), before + 20 * 8192)
         self.assertEqual(self.sql("SELECT count(*) FROM t WHERE a >= 0"), "5000")
         self.sound()
@@ -185,6 +189,21 @@ class PartitionPages(LoadedTwice):
             self.sql(f"LOAD 'pgsluice'; ALTER SYSTEM RESET pgsluice.{switch}; SELECT pg_reload_conf()")
             self.assertTrue(wait_until(lambda switch=switch: self.sql(f"LOAD 'pgsluice'; SHOW pgsluice.{switch}") == "on"))
 
+    def test_statistics(self):
+        """The statistics of each partition count a load, and one that is rolled back, as for stock COPY."""
+        path = self.cluster.file("input", "".join(lines(17000)).encode())
+        counted = ("SELECT relname, n_tup_ins, n_live_tup, n_dead_tup, n_mod_since_analyze, n_ins_since_vacuum FROM pg_stat_user_tables"
+                   " WHERE relid IN (SELECT relid FROM pg_partition_tree('t')) AND relname <> 't' ORDER BY 1")
+        for before, after in (("", ""), ("BEGIN;", "ROLLBACK;"), ("BEGIN; SAVEPOINT s;", "ROLLBACK TO s; COMMIT;")):
+            found = []
+            for setting in ("off", "on"):
+                taken = self.sql(f"SET client_min_messages = error; {BARE} SET pgsluice.copy = {setting}; {before} {COPY.format(path, '')}; {after}"
+                                 f"SELECT pg_stat_force_next_flush(); {ROUTE}")
+                found.append(self.sql(counted).splitlines())
+            self.assertEqual(taken.strip(), "append")
+            self.assertEqual(sum(int(leaf.split("|")[1]) for leaf in found[1]), 17000)
+            self.assertEqual(*found, before + after)
+
     def test_killed(self):
         """After a kill in the middle of a load, all of its rows are there or none, and partitions and indexes pass amcheck."""
         chance = random.Random(5)
@@ -209,10 +228,11 @@ class PartitionPages(LoadedTwice):
             primary.sql("CREATE EXTENSION amcheck")
         standby = Cluster(["hot_standby = on"], copy_of=primary)
         self.addCleanup(standby.remove)
-        given = lines()
+        given = lines(33000)
         first, second = (primary.file(name, "".join(part).encode()) for name, part in (("first", given[::2]), ("second", given[1::2])))
         for path in (first, second):
-            primary.sql(f"SET pgsluice.copy = on; BEGIN; {COPY.format(path, ', workers 0')}; ROLLBACK; {COPY.format(path, ', workers 1')}")
+            taken = primary.sql(f"SET pgsluice.copy = on; BEGIN; {COPY.format(path, ', workers 0')}; {ROUTE}; ROLLBACK; {COPY.format(path, ', workers 1')}; {ROUTE}")
+            self.assertEqual(taken.split(), ["append", "append"])
         standby.follow(primary)
         what = "SELECT tableoid::regclass, count(*), md5(string_agg(t::text || ctid::text, ',' ORDER BY ctid)) FROM t GROUP BY 1 ORDER BY 1"
         self.assertEqual(standby.sql(what), primary.sql(what))
