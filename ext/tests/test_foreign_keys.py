@@ -12,6 +12,8 @@ ROWS = 30000
 PARENTS = "DROP TABLE IF EXISTS p CASCADE; CREATE TABLE p (a int PRIMARY KEY, b text UNIQUE, c int, UNIQUE (a, b)); INSERT INTO p SELECT n, 'p' || n FROM generate_series(0, 99) n;"
 SCANS = "SELECT pg_stat_force_next_flush(); SELECT coalesce(seq_scan, 0) + coalesce(idx_scan, 0) FROM pg_stat_user_tables WHERE relname = 'p'"
 CSV = "COPY t FROM {} CSV"
+# The rows of these tests go into whole pages only with it: they are fewer than 786,432 bytes.
+PAGES = "SET pgsluice.debug_force_routes = on;"
 
 
 def data(parent, rows=ROWS, more=b""):
@@ -40,6 +42,7 @@ class Counted(Administered):
         self.assertEqual(self.checks("CREATE TABLE t (id int, a int REFERENCES p, b text)", "off"), ROWS)
         self.assertEqual(self.checks("CREATE TABLE t (id int, a int REFERENCES p, b text)"), 100)
         self.assertEqual(self.checks("CREATE TABLE t (id int PRIMARY KEY, a int REFERENCES p, b text)"), 100)
+        self.assertEqual(self.checks("CREATE TABLE t (id int PRIMARY KEY, a int REFERENCES p, b text)", setup=PAGES), 100)
         self.assertEqual(self.checks("CREATE TABLE t (id int, a int, b text, FOREIGN KEY (a, b) REFERENCES p (a, b))"), 100)
         self.assertEqual(self.checks("CREATE TABLE t (id int, a int REFERENCES p, b text REFERENCES p (b))"), 200)
         nulls = data(lambda n: (b"", b"p1") if n % 2 else modulo(n))
@@ -105,11 +108,15 @@ TABLES = (
 
 
 class Equal(OnCluster):
-    """Rows and errors are stock COPY's."""
+    """Rows and errors are stock COPY's, in batches and in whole pages."""
 
-    def both(self, table, rows, **more):
-        """Loads by both; returns the error, which is stock COPY's."""
-        return compare(self, self.cluster, f"DROP DOMAIN IF EXISTS parent CASCADE; {PARENTS} {table}", CSV, rows, **more)
+    def both(self, table, rows, setup="", ordered=True, copy=CSV, routes=("insert", "append")):
+        """Loads by stock COPY, then in batches and in whole pages; returns the error, which is stock COPY's. `routes`: those of the two loads, if there is none."""
+        table = f"DROP DOMAIN IF EXISTS parent CASCADE; {PARENTS} {table}"
+        stock = outcome(self.cluster, table, copy, rows, setup, stock=True)
+        for pages, route in zip(("", PAGES), routes):
+            compare(self, self.cluster, table, copy, rows, pages + setup, route, ordered and not pages, stock)
+        return stock[0]
 
     def test_parents_there_and_missing(self):
         """The error names the first row without a parent, whichever key it violates and however many rows share the value."""
@@ -130,19 +137,23 @@ class Equal(OnCluster):
         self.assertGreater(refused, len(TABLES) * 3)
 
     def test_in_the_middle(self):
-        """Missing parents after 20,000 good rows: the error is stock COPY's, with workers, too."""
+        """Missing parents after 20,000 good rows: the error is stock COPY's, in batches and in whole pages, without workers and with two."""
         rows = data(lambda n: (b"%d" % (100 + n % 3 if n >= 20000 else n % 100), b"p1"))
         table = f"{PARENTS} {TABLES[1]}"
         stock = outcome(self.cluster, table, CSV, rows, stock=True)
+        self.assertIn("Key (a)=(102) is not present", stock[0])
+        good = outcome(self.cluster, table, CSV, data(modulo), stock=True)
         for copy in (CSV, "COPY t FROM {} WITH (FORMAT csv, workers 2)"):
-            self.assertIn("Key (a)=(102) is not present", compare(self, self.cluster, table, copy, rows, stock=stock))
+            for setup, route in (("", "insert"), (PAGES, "append"), (PAGES.replace("on;", "workers;"), "append")):
+                compare(self, self.cluster, table, copy, rows, setup, stock=stock)
+                self.assertIsNone(compare(self, self.cluster, table, copy, data(modulo), setup, route, False, good))
 
     def test_equal_values_of_other_bytes(self):
         """1.0 and 1.00 are one value in two forms: both have the parent, or neither has."""
         table = "CREATE TABLE q (n numeric PRIMARY KEY); INSERT INTO q VALUES (1), (2); CREATE TABLE t (n numeric REFERENCES q)"
         rows = b"1\n1.0\n2.00\n1.000\n2\n" * 500
-        self.assertIsNone(compare(self, self.cluster, f"DROP TABLE IF EXISTS q CASCADE; {table}", CSV, rows))
-        self.assertIn("(3.0)", compare(self, self.cluster, f"DROP TABLE IF EXISTS q CASCADE; {table}", CSV, rows + b"3.0\n3.0\n"))
+        self.assertIsNone(self.both(f"DROP TABLE IF EXISTS q CASCADE; {table}", rows))
+        self.assertIn("(3.0)", self.both(f"DROP TABLE IF EXISTS q CASCADE; {table}", rows + b"3.0\n3.0\n"))
 
     def test_long_and_compressed_values(self):
         """Long values, those too long to be remembered and those stored out of line, are checked as by stock COPY."""
@@ -162,8 +173,9 @@ class Equal(OnCluster):
         """If the table and its parent are both partitioned, rows and errors are stock COPY's."""
         parents = "CREATE TABLE q (a int PRIMARY KEY) PARTITION BY RANGE (a); CREATE TABLE q1 PARTITION OF q FOR VALUES FROM (0) TO (50); CREATE TABLE q2 PARTITION OF q DEFAULT; INSERT INTO q SELECT generate_series(0, 99);"
         leaves = "CREATE TABLE t (id int, a int REFERENCES q, b text) PARTITION BY LIST (b); CREATE TABLE t1 PARTITION OF t FOR VALUES IN ('p1', 'p2'); CREATE TABLE t2 PARTITION OF t DEFAULT"
+        # Rows with keys to check do not wait for their partitions' pages.
         for more, wanted in ((b"", None), (b"1,500,p1\n2,500,p1\n", "is not present")):
-            refusal = compare(self, self.cluster, f"DROP TABLE IF EXISTS q CASCADE; {parents} {leaves}", CSV, data(modulo, 3000, more), ordered=False)
+            refusal = self.both(f"DROP TABLE IF EXISTS q CASCADE; {parents} {leaves}", data(modulo, 3000, more), ordered=False, routes=("insert", "insert"))
             (self.assertIsNone if wanted is None else lambda r: self.assertIn(wanted, r))(refusal)
 
     def test_a_trigger_of_another_partition(self):
@@ -182,7 +194,7 @@ class Equal(OnCluster):
                 table = (f"CREATE TABLE t (id int, a int REFERENCES p, b text); CREATE OR REPLACE FUNCTION change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {change}; RETURN NULL; END $$;"
                          f"CREATE TRIGGER change {when} INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION change()")
                 with self.subTest(change=change, when=when):
-                    compare(self, self.cluster, f"{PARENTS} {table}", CSV, data(modulo, 3000), route=None)
+                    self.both(table, data(modulo, 3000), routes=(None, None))
 
     def test_an_index_of_another_collation(self):
         """A parent whose key is equal only by the index's collation does not count."""
@@ -253,6 +265,7 @@ class Proven(OnCluster):
                  "INSERT INTO q SELECT generate_series(0, 99); CREATE TABLE t (id int, a int REFERENCES q, b text)", None)):
             with self.subTest(table=table):
                 self.assertEqual(self.proven(table), wanted)
+                self.assertEqual(self.proven(table, setup=PAGES), wanted)
         nulls = data(lambda n: (b"", b"p1") if n % 2 else modulo(n), 3000)
         self.assertEqual(self.proven("CREATE TABLE t (id int, a int, b text, FOREIGN KEY (a, b) REFERENCES p (a, b))", nulls), (50, 0))
 

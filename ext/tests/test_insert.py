@@ -216,8 +216,8 @@ class Insert(OnCluster):
 
     def test_memory_of_partitions(self):
         """Loading more rows into many partitions needs no more memory; with indexes or foreign keys, at most what their settings allow."""
-        few, many = (self.cluster.file(str(count), b"".join(b"%d,%d\n" % (i, i % 10) for i in range(count))) for count in (30000, 90000))
-        for more, bound in (("", 50000), (", PRIMARY KEY (a)", 2000000), (", FOREIGN KEY (b) REFERENCES parent", 2000000)):
+        few, many = (self.cluster.file(str(count), b"".join(b"%d,%d\n" % (i, i % 10) for i in range(count))) for count in (105000, 230000))
+        for more, bound, route in (("", 50000, "append"), (", PRIMARY KEY (a)", 2000000, "append"), (", FOREIGN KEY (b) REFERENCES parent", 2000000, "insert")):
             checked = "FOREIGN" in more
             self.cluster.sql("SET client_min_messages = error; DROP TABLE IF EXISTS t, used, parent CASCADE; CREATE TABLE used (n serial, bytes bigint);"
                              "CREATE TABLE parent (b int PRIMARY KEY); INSERT INTO parent SELECT generate_series(0, 9);"
@@ -226,7 +226,10 @@ class Insert(OnCluster):
                              "CREATE OR REPLACE FUNCTION measure() RETURNS trigger LANGUAGE plpgsql AS"
                              " $$ BEGIN INSERT INTO used (bytes) SELECT sum(used_bytes) FROM pg_backend_memory_contexts; RETURN NULL; END $$;"
                              "CREATE TRIGGER measure AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION measure()")
-            self.cluster.sql("SET pgsluice.copy = on;" + "".join(f"TRUNCATE t; COPY t FROM '{path}' WITH (FORMAT csv, workers 0);" for path in (few, few, many)))
+            # The fewest pages for all partitions together, which the rows of either file fill.
+            taken = self.cluster.sql("SET pgsluice.copy = on; SET maintenance_work_mem = '2MB';" + "".join(
+                f"TRUNCATE t; COPY t FROM '{path}' WITH (FORMAT csv, workers 0); SELECT route FROM pgsluice.last_copy;" for path in (few, few, many)))
+            self.assertEqual(taken.split(), [route] * 3, more)
             growth = self.cluster.sql("SELECT bytes - lag(bytes) OVER (ORDER BY n) FROM used ORDER BY n").split("\n")[-1]
             self.assertLess(int(growth), bound, more)
 

@@ -5,7 +5,7 @@ import struct
 import subprocess
 import unittest
 
-from .cluster import OnCluster
+from .cluster import OnCluster, has
 
 CSV = "COPY t (a, b) FROM {} WITH (FORMAT csv{})"
 TEXT = "COPY t (a, b) FROM {} WITH (FORMAT text{})"
@@ -109,6 +109,27 @@ class Order(OnCluster):
                      + ";".join(f"CREATE TABLE t{n} PARTITION OF t FOR VALUES WITH (MODULUS 3, REMAINDER {n})" for n in range(3)),
                      workers=(0, 2), tables=("t0", "t1", "t2"))
 
+    @unittest.skipUnless(has("pageinspect"), "pageinspect is not there")
+    def test_ranges_of_blocks(self):
+        """The ranges of a BRIN index are together no wider than after stock COPY, and the widest has at most a fifth more rows, without workers and with two."""
+        self.cluster.sql("CREATE EXTENSION IF NOT EXISTS pageinspect")
+        path = self.cluster.file("input", lines(1 << 21))
+        widths = ("SELECT sum(width), max(width) FROM (SELECT v[2]::int - v[1]::int AS width FROM generate_series(2, pg_relation_size('r') / 8192 - 1) n,"
+                  " brin_page_items(get_raw_page('r', n), 'r') i, regexp_match(i.value, '([0-9]+) .. ([0-9]+)') v) _")
+        found = []
+        for setting, options, wanted in (("off", "", "stock"), ("on", ", workers 0", "append"), ("on", ", workers 2", "append")):
+            said = self.cluster.sql(f"DROP TABLE IF EXISTS t CASCADE; {TABLE}; CREATE INDEX r ON t USING brin (a) WITH (pages_per_range = 2); SET pgsluice.copy = {setting};"
+                                    f"{CSV.format(repr(str(path)), options)}; SELECT coalesce(max(route), 'stock') FROM pgsluice.last_copy; SELECT brin_summarize_new_values('r') >= 0; {widths}")
+            route, _, last = said.split("\n")
+            self.assertEqual(route, wanted)
+            found.append([int(width) for width in last.split("|")])
+        stock, *ours = found
+        for total, widest in ours:
+            self.assertGreater(widest, 0)
+            self.assertLessEqual(total, stock[0])
+            # Pages begin at other rows.
+            self.assertLess(widest, stock[1] * 1.2)
+
     def test_rejects_and_duplicates(self):
         """If some rows are rejected or skipped, the others are in order."""
         data = lines(300_000).replace(b"\n77,", b"\nno number,")
@@ -140,17 +161,15 @@ class Order(OnCluster):
         self.assertEqual(self.cluster.sql(BY_LOAD), "0")
 
     def test_two_at_once(self):
-        """If four loads into one table run at once, each one's rows are in order."""
+        """If four loads into one table run at once, each one's rows are in order, in batches and in whole pages."""
         server = self.cluster
-        server.sql("DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (a int, b text)")
-        path = server.file("input", lines(600_000))
-        started = []
-        copy = f"SET pgsluice.copy = on; COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'require')"
-        for _ in range(4):
-            started.append(subprocess.Popen(server.command("-c", copy)))
-        for process in started:
-            self.assertEqual(process.wait(), 0)
-        self.assertEqual(server.sql(BY_LOAD), "0")
+        for size, route in ((600_000, "insert"), (1 << 20, "append")):
+            server.sql("DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (a int, b text)")
+            path = server.file("input", lines(size))
+            copy = f"SET pgsluice.copy = on; COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'require')"
+            started = [subprocess.Popen(server.command("-c", copy, "-c", "SELECT route FROM pgsluice.last_copy"), stdout=subprocess.PIPE, text=True) for _ in range(4)]
+            self.assertEqual([(process.communicate()[0], process.returncode) for process in started], [(f"{route}\n", 0)] * 4)
+            self.assertEqual(server.sql(BY_LOAD), "0")
 
 
 if __name__ == "__main__":
