@@ -5,7 +5,7 @@ import random
 import subprocess
 import unittest
 
-from .cluster import OnCluster, endless, wait_until
+from .cluster import Cluster, OnCluster, endless, wait_until
 from .differential import compare
 from .test_admin import Administered
 from .test_durability import check_heap
@@ -48,6 +48,18 @@ def rows(count=150, seed=1):
 def documents(count):
     """CSV of wide rows that are worth compressing."""
     return "".join(f"{i},{f'{i} and some words of it again and again; ' * 150},x,y\n" for i in range(count)).encode()
+
+
+def long_documents(count=200):
+    """CSV of documents of 6 to 20 kB: some compress well, others to about half, and are stored out of line."""
+    rng = random.Random(9)
+    words = [f"{rng.randrange(1 << 24):x}" for _ in range(400)]
+    made = []
+    for i in range(count):
+        length = rng.randrange(6000, 20000)
+        text = " ".join(rng.choices(words, k=length // 6)) if i % 3 else f"document {i} " * (length // 12)
+        made.append(f"{i},{text},x,y\n")
+    return "".join(made).encode()
 
 
 class Compression(OnCluster):
@@ -176,6 +188,57 @@ class Compression(OnCluster):
         self.assertEqual(self.sql("SELECT count(*) FROM t"), "0")
         self.same(TABLE, documents(250))
         self.assertFalse(workers(self.cluster))
+
+
+class Replayed(unittest.TestCase):
+    """Values that workers have compressed, on a standby and after a crash."""
+
+    def server(self, settings, **more):
+        """A server with the functions and a table that stock COPY has filled; sets what is stored in it, and the file."""
+        server = Cluster(settings, **more)
+        self.addCleanup(server.remove)
+        self.path = server.file("documents", long_documents())
+        server.sql(f"CREATE EXTENSION pgsluice; {CHUNKS} {TABLE}; COPY t FROM '{self.path}' WITH (FORMAT csv)")
+        self.stored = server.sql(STORED)
+        check_heap(self, server)
+        self.assertGreater(int(server.sql("SELECT count(*) FROM t WHERE pg_column_compression(a) <> '' AND pg_column_size(a) > 2000")), 50)
+        return server
+
+    def load(self, server, before="", after=""):
+        """Loads the file; workers compress some of its values."""
+        for pause in (0.2, 0.5, 2, 5):
+            # As in stored(): workers need time to start before the data ends.
+            source = f"PROGRAM 'head -c 1200000 {self.path}; sleep {pause}; tail -c +1200001 {self.path}'"
+            said = server.sql(f"TRUNCATE t; CHECKPOINT; SET pgsluice.copy = on; {before} COPY t FROM {source} WITH (FORMAT csv, workers 2); {after}"
+                              "SELECT values_compressed FROM pgsluice.last_copy")
+            if int(said) > 0:
+                return
+        self.fail("workers have compressed nothing")
+
+    def test_standby(self):
+        """A standby replays each page as on the primary (wal_consistency_checking), also after a rolled-back load, and stores what stock COPY stores; amcheck finds no error."""
+        primary = self.server(["wal_level = replica", "wal_consistency_checking = 'all'", "wal_keep_size = 1GB"])
+        standby = Cluster(["hot_standby = on"], copy_of=primary)
+        self.addCleanup(standby.remove)
+        self.load(primary, "BEGIN;", "ROLLBACK;")
+        self.load(primary)
+        standby.follow(primary)
+        self.assertEqual(primary.sql(STORED), self.stored)
+        self.assertEqual(standby.sql(STORED), self.stored)
+        standby.stop()
+        (standby.data / "standby.signal").unlink()
+        standby.start()
+        check_heap(self, standby)
+
+    def test_killed_after_the_commit(self):
+        """After SIGKILL to all server processes right after the COMMIT, all rows are there as stock COPY stores them; amcheck finds no error."""
+        server = self.server(["max_wal_size = 64MB"], durable=True)
+        for before, after in (("", ""), ("BEGIN;", "COMMIT;"), ("BEGIN; TRUNCATE t;", "COMMIT;")):
+            self.load(server, before, after)
+            server.kill()
+            server.start()
+            self.assertEqual(server.sql(STORED), self.stored)
+            check_heap(self, server)
 
 
 class Switched(Administered):
