@@ -2,9 +2,10 @@
 
 import random
 import subprocess
+import unittest
 
-from .cluster import Cluster, OnCluster, wait_until
-from .twins import LoadedTwice, check, check_size, new_blocks, reader_conflicts, standby_follows
+from .cluster import Cluster, OnCluster, has, wait_until
+from .twins import LoadedTwice, check, check_reuse, check_size, deleted_pages, new_blocks, reader_conflicts, standby_follows
 
 INDEXES = {
     "tu": "(u)",  # nearly all different
@@ -67,6 +68,10 @@ class WithTable:
         """Loads the file; returns how many entries of each index were merged."""
         said = self.sql(f"SET pgsluice.copy = on; {before} {COPY.format(path)}; {MERGED}")
         return {index: int(count) for index, count in (line.split("|") for line in said.splitlines())}
+
+    def dead(self, index):
+        """How many items of the index are marked dead."""
+        return int(self.sql(f"SELECT count(*) FROM generate_series(1, pg_relation_size('{index}') / 8192 - 1) n, bt_page_items(get_raw_page('{index}', n)) WHERE dead"))
 
 
 class Merges(WithTable, LoadedTwice):
@@ -132,23 +137,41 @@ class Merges(WithTable, LoadedTwice):
             self.checked()
         self.assertEqual(said["on"], said["off"])
 
-    def test_dead_items(self):
-        """Entries are merged into leaves that have items marked dead by scans, which only the access method may remove; every index passes amcheck."""
+    @unittest.skipUnless(has("pg_walinspect"), "pg_walinspect is not there")
+    def test_leaves_that_become_many(self):
+        """Leaves are split into more than two at once: one WAL record has at least two new leaves, the old one and their parent."""
         path = self.cluster.file("input", "".join(rows(20000)).encode())
-        self.sql(TABLE.format(kind="", rows=10000))
+        self.sql("CREATE EXTENSION IF NOT EXISTS pg_walinspect; " + TABLE.format(kind="", rows=10000))
+        start = self.sql("SELECT pg_current_wal_flush_lsn()")
+        self.merged(path)
+        records = self.sql(f"SELECT block_ref FROM pg_get_wal_records_info('{start}', pg_current_wal_flush_lsn()) WHERE resource_manager = 'XLOG' AND record_type = 'FPI'").splitlines()
+        for index in ("tu", "twl", "tinc", "tlong"):
+            of = f"/{self.sql(f'SELECT pg_relation_filenode({index!r})')} fork main"
+            self.assertGreater(sum(record.count(of) >= 4 for record in records), 10, index)
+        self.checked()
+
+    @unittest.skipUnless(has("pageinspect"), "pageinspect is not there")
+    def test_dead_items(self):
+        """Entries are merged into leaves that have items marked dead by scans, which only the access method may remove, and which it removes; every index passes amcheck."""
+        path = self.cluster.file("input", "".join(rows(20000)).encode())
+        self.sql("CREATE EXTENSION IF NOT EXISTS pageinspect; " + TABLE.format(kind="", rows=10000))
         for seed in range(2):
             self.sql("DELETE FROM t WHERE k % 3 <> 0")
             for order in SCANS:
                 self.sql(f"{INDEXED} SET enable_sort = off; SELECT count(*) FROM (SELECT FROM t ORDER BY {order}) _")
+            dead = {index: self.dead(index) for index in ("tu", "tinc", "tlong")}
             found = self.merged(path)
             self.assertGreater(found["tu"], 10000, seed)
             self.checked()
+            for index, count in dead.items():
+                self.assertGreater(count, 1000, index)
+                self.assertLess(self.dead(index), count / 10, index)
         self.sql("VACUUM t")
         self.checked()
 
     def test_kinds_of_tables(self):
         """Unlogged and temporary tables, ROLLBACK TO a savepoint, and a prepared transaction that outlives a kill:
-        indexes pass amcheck, also after later deletes, VACUUM and inserts."""
+        indexes pass amcheck, also after later deletes, VACUUM and inserts. A merge uses pages again that VACUUM has deleted."""
         path = self.cluster.file("input", "".join(rows(9000)).encode())
         self.same(rows(9000), kind="UNLOGGED")
         self.same(rows(9000), before="SAVEPOINT s;", after="ROLLBACK TO s;")
@@ -159,9 +182,13 @@ class Merges(WithTable, LoadedTwice):
         self.sql(f"SET pgsluice.copy = on; BEGIN; {COPY.format(path)}; PREPARE TRANSACTION 'p'")
         self.cluster.kill()
         self.cluster.start()
-        self.sql("COMMIT PREPARED 'p'; DELETE FROM t WHERE k > 20000; VACUUM t; VACUUM t")
+        self.sql("COMMIT PREPARED 'p'; DELETE FROM t WHERE k > 20000; VACUUM t; SELECT txid_current(); VACUUM t")
         self.checked()
+        deleted = {index: deleted_pages(self.cluster, index) for index in ("tinc", "tfill")}
         self.assertGreater(self.merged(path)["tu"], 8000)
+        for index, pages in deleted.items():
+            check_reuse(self, self.cluster, index, pages)
+        self.checked()
         self.sql("INSERT INTO t SELECT md5(n::text)::uuid, 'w' || n, 'l', 1, n, n, n, n FROM generate_series(1, 9000) n")
         self.checked()
         self.assertEqual(self.sql(f"{TABLE.format(kind='TEMP', rows=2000)} SET pgsluice.copy = on; {COPY.format(path)}; SELECT count(*) FROM t"), "11000")
@@ -266,7 +293,7 @@ class MergesLogged(WithTable, OnCluster):
         self.checked(standby)
 
     def test_what_is_replayed_is_what_was_done(self):
-        """Replayed pages equal the primary's (wal_consistency_checking), also with dead items and a concurrent VACUUM; the indexes have the same size."""
+        """Replayed pages equal the primary's (wal_consistency_checking), also with dead items, a concurrent VACUUM and deleted pages that are used again; the indexes have the same size."""
         primary = Cluster(["wal_level = replica", "wal_consistency_checking = 'all'", "wal_keep_size = 8GB"])
         self.addCleanup(primary.remove)
         primary.sql("CREATE EXTENSION pgsluice;" + TABLE.format(kind="", rows=10000))
@@ -281,6 +308,11 @@ class MergesLogged(WithTable, OnCluster):
             said = primary.sql(f"SET pgsluice.copy = on; {COPY.format(each)}; {MERGED}")
             self.assertRegex(said, r"tu\|[1-9]")
             self.assertEqual(vacuum.wait(), 0)
+        primary.sql("DELETE FROM t WHERE k > 20000; VACUUM t; SELECT txid_current(); VACUUM t")
+        deleted = {index: deleted_pages(primary, index) for index in ("tinc", "tfill")}
+        primary.sql(f"SET pgsluice.copy = on; {COPY.format(path)}")
+        for index, pages in deleted.items():
+            check_reuse(self, primary, index, pages)
         standby.follow(primary)
         self.assertEqual(standby.sql("SELECT count(*) FROM t"), primary.sql("SELECT count(*) FROM t"))
         for index in INDEXES:

@@ -9,7 +9,7 @@ import unittest
 from . import cluster as clusters
 from .cluster import Held, Refused, wait_until
 from .test_disk_full import resize, small_disk
-from .twins import LoadedTwice, check, reader_conflicts, refusal
+from .twins import LoadedTwice, check, check_reuse, deleted_pages, reader_conflicts, refusal
 
 # Long keys: leaves, their parents and the level above fill soon.
 KEYED = (
@@ -167,7 +167,7 @@ class Appended(LoadedTwice):
         self.assertIn("line 7001", str(self.same(good[:7000] + ["x\n"] + good[7000:])))
 
     def test_all_kinds_of_tables(self):
-        """Unlogged and temporary tables, ROLLBACK TO a savepoint, deletes that empty the end of the index, another load and inserts: indexes pass amcheck."""
+        """Unlogged and temporary tables, ROLLBACK TO a savepoint, deletes that empty the end of the index, another load, which uses deleted pages again, and inserts: indexes pass amcheck."""
         path = self.cluster.file("input", "".join(keyed_rows(5000)).encode())
         for kind in ("UNLOGGED", "TEMP"):
             checks = "".join(f"SELECT bt_index_parent_check('{index}', true, true);" for index in KEYED_INDEXES)
@@ -181,9 +181,11 @@ class Appended(LoadedTwice):
         self.sql("VACUUM t")
         self.sql(f"SET pgsluice.copy = on; {COPY.format(path)}")
         self.checked()
-        self.sql("DELETE FROM t WHERE a % 5 <> 1 OR a > 4000; VACUUM t; VACUUM t")
+        self.sql("DELETE FROM t WHERE a % 5 <> 1 OR a > 4000; VACUUM t; SELECT txid_current(); VACUUM t")
+        deleted = deleted_pages(self.cluster, "tc")
         path = self.cluster.file("more", "".join(keyed_rows(5000, 6001)).encode())
         self.assertGreater(self.entries(path)["tc"], 1000)
+        check_reuse(self, self.cluster, "tc", deleted)
         self.sql("SELECT setval('t_a_seq', 20000); INSERT INTO t (c, d, e) SELECT 'z' || n, n + 10000, n FROM generate_series(1, 3000) n")
         self.checked()
 
@@ -372,7 +374,7 @@ class Behind(WithTable, LoadedTwice):
         self.assertEqual(self.sql("SELECT count(*) FROM t WHERE d = 10"), "12000")
 
     def test_all_kinds_of_tables(self):
-        """Unlogged and temporary tables, ROLLBACK TO a savepoint, then deletes, VACUUM, updates and inserts: indexes pass amcheck."""
+        """Unlogged and temporary tables, ROLLBACK TO a savepoint, then deletes, VACUUM, another load, which uses deleted pages again, updates and inserts: indexes pass amcheck."""
         path = self.cluster.file("input", "".join(lines(9000)).encode())
         if clusters.has("amcheck"):
             self.sql("CREATE EXTENSION IF NOT EXISTS amcheck")
@@ -383,9 +385,12 @@ class Behind(WithTable, LoadedTwice):
         self.checked()
         self.sql("VACUUM t")
         self.by_leaves(path)
-        self.sql("UPDATE t SET e = e + 1 WHERE d % 3 = 0; DELETE FROM t WHERE d > 25; VACUUM t; VACUUM t")
+        self.sql("UPDATE t SET e = e + 1 WHERE d % 3 = 0; DELETE FROM t WHERE d > 25; VACUUM t; SELECT txid_current(); VACUUM t")
         self.checked()
+        deleted = {index: deleted_pages(self.cluster, index) for index in ("tc", "tn", "tdesc")}
         self.by_leaves(self.cluster.file("more", "".join(lines(9000, 9000)).encode()))
+        for index, pages in deleted.items():
+            check_reuse(self, self.cluster, index, pages)
         self.sql("INSERT INTO t SELECT '2030-01-01', 'z' || n, n, 'two', n, n, 'z' || n, -n FROM generate_series(1, 3000) n; UPDATE t SET d = d WHERE d % 2 = 0")
         self.checked()
 

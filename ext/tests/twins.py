@@ -49,6 +49,24 @@ def new_blocks(cluster, index, start=0):
     return sum(not any(content[at:at + _PAGE]) for at in range(start, len(content), _PAGE))
 
 
+def deleted_pages(cluster, index):
+    """The pages of a B-tree that VACUUM has deleted and that are not in use again; None without pageinspect.
+
+    A VACUUM that follows lets insertions use them, but only if a transaction has begun in between.
+    """
+    if not clusters.has("pageinspect"):
+        return None
+    return set(cluster.sql(
+        f"CREATE EXTENSION IF NOT EXISTS pageinspect; SELECT n FROM generate_series(1, pg_relation_size('{index}') / 8192 - 1) n,"
+        f" bt_page_stats('{index}', n::{'bigint' if clusters.MAJOR >= 16 else 'int'}) s WHERE s.type = 'd'").split())
+
+
+def check_reuse(test, cluster, index, deleted):
+    """Asserts that some of the deleted pages are in use again."""
+    if deleted is not None:
+        test.assertGreater(len(deleted - deleted_pages(cluster, index)), 0, f"{index}: {len(deleted)} pages were deleted")
+
+
 def check_size(test, primary, standby, index):
     """Asserts that an index has the same blocks on a standby, except those at its end that were added but not used."""
     sizes = [int(cluster.sql(f"SELECT pg_relation_size('{index}')")) for cluster in (primary, standby)]
