@@ -117,8 +117,12 @@ typedef struct SluiceBatch
 	TupleDesc	desc;			/* of the slots */
 	bool		in_order;		/* rows go to the table's end, one after the other */
 	struct PlacedRow *placed;		/* space for the rows as the indexes get them */
-	TupleTableSlot *slots[SLUICE_BATCH_ROWS];
-	uint64		lines[SLUICE_BATCH_ROWS];
+	/*
+	 * Of SLUICE_BATCH_ROWS each; NULL until the first row comes. The rows of
+	 * thousands of partitions may be in pages only.
+	 */
+	TupleTableSlot **slots;
+	uint64	   *lines;
 } SluiceBatch;
 
 typedef struct SluiceLoad SluiceLoad;

@@ -64,7 +64,7 @@ void
 sluice_batch_open(SluiceBatch *batch, ResultRelInfo *rri, EState *estate,
 				  CopyFromState cstate, CommandId cid, int options)
 {
-	memset(batch, 0, offsetof(SluiceBatch, slots));
+	memset(batch, 0, sizeof(SluiceBatch));
 	batch->rri = rri;
 	batch->estate = estate;
 	batch->cstate = cstate;
@@ -115,7 +115,13 @@ sluice_batch_slot(SluiceBatch *batch)
 
 	Assert(batch->used < SLUICE_BATCH_ROWS);
 	if (batch->desc == NULL)
+	{
+		MemoryContext query = batch->estate->es_query_cxt;
+
+		batch->slots = MemoryContextAlloc(query, sizeof(TupleTableSlot *) * SLUICE_BATCH_ROWS);
+		batch->lines = MemoryContextAlloc(query, sizeof(uint64) * SLUICE_BATCH_ROWS);
 		batch->desc = copy_desc(rel, batch->estate);
+	}
 	if (batch->used == batch->made)
 		batch->slots[batch->made++] = make_slot(RelationGetRelid(rel), batch->desc, batch->estate);
 	return batch->slots[batch->used];
@@ -380,7 +386,11 @@ sluice_batch_close(SluiceBatch *batch)
 	for (int i = 0; i < batch->made; i++)
 		ExecDropSingleTupleTableSlot(batch->slots[i]);
 	if (batch->desc)
+	{
 		FreeTupleDesc(batch->desc);
+		pfree(batch->slots);
+		pfree(batch->lines);
+	}
 	/* A COPY may open the batch of a partition any number of times. */
 	if (batch->placed)
 		pfree(batch->placed);

@@ -5,7 +5,7 @@ import subprocess
 import time
 import unittest
 
-from .cluster import Cluster, has, wait_until
+from .cluster import Cluster, OnCluster, has, wait_until
 from .twins import LoadedTwice, check
 
 ROWS = 30000
@@ -240,6 +240,29 @@ class PartitionPages(LoadedTwice):
         (standby.data / "standby.signal").unlink()
         standby.start()
         self.sound(standby)
+
+
+class Memory(OnCluster):
+    """The pages of a load together."""
+
+    settings = ["pgsluice.live_index_memory = '8MB'"]
+
+    def test_more_leaves_than_pages(self):
+        """Pages of more leaves than live_index_memory has room for use that memory, and 9 kB for each leaf that has some, however many rows there are."""
+        wide = "".join(f", w{n} bigint DEFAULT {n}" for n in range(10))
+        self.sql(f"CREATE TABLE used (n serial, bytes bigint); CREATE TABLE t (a int, day int{wide}) PARTITION BY LIST (day);"
+                 "DO $$ BEGIN FOR n IN 0..1499 LOOP EXECUTE format('CREATE TABLE t%s PARTITION OF t FOR VALUES IN (%s)', n, n); END LOOP; END $$;"
+                 "CREATE FUNCTION measure() RETURNS trigger LANGUAGE plpgsql AS"
+                 " $$ BEGIN INSERT INTO used (bytes) SELECT sum(used_bytes) FROM pg_backend_memory_contexts; RETURN NULL; END $$;"
+                 "CREATE TRIGGER measure AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION measure()")
+        few, many, more = (self.cluster.file(str(count), b"".join(b"%d,%d\n" % (n, n * 7919 % 1500) for n in range(count))) for count in (30000, 130000, 260000))
+        taken = self.sql("SET pgsluice.copy = on;" + "".join(f"TRUNCATE t; COPY t (a, day) FROM '{path}' WITH (FORMAT csv, workers 0); {ROUTE};" for path in (few, few, many, more)))
+        self.assertEqual(taken.split(), ["insert", "insert", "append", "append"])
+        _, without, *paged = (int(used) for used in self.sql("SELECT bytes FROM used ORDER BY n").split())
+        for used in paged:
+            self.assertGreater(used - without, 8 << 20)
+            # 750 leaves have pages. Memory for these is taken 256 pages at a time.
+            self.assertLess(used - without, (8 + 2 + 7) << 20)
 
 
 if __name__ == "__main__":
