@@ -43,7 +43,7 @@ class Runner(unittest.TextTestRunner):
 # their blocks, entries of B-trees, files of indexes, collations, workers' sessions, other libraries.
 # `make test` runs them on every major. A name is that of a module, or of a class in one.
 VERSION = {
-    "blocks", "build", "foreign_keys", "index_build.Index", "index_build.Languages", "index_build.Visibility",
+    "blocks", "build", "foreign_key_sessions", "foreign_keys", "index_build.Index", "index_build.Languages", "index_build.Visibility",
     "index_crash.Keyed", "index_crash.Several", "index_crash.Sorted", "index_gin.GinLogged", "index_hash.HashLogged",
     "index_leaves.Appended", "index_live.Live", "insert", "other_libraries", "rejects",
     "routes", "security", "small", "statements", "workers",
