@@ -41,15 +41,15 @@ def load(path, before="", route="", workers=0):
             f" WITH (FORMAT csv, pgsluice 'require', workers {workers}){where}")
 
 
-def check_heap(test, server):
-    """amcheck finds no error in t, its TOAST table and its B-tree indexes."""
+def check_heap(test, server, table="t"):
+    """amcheck finds no error in the table, its TOAST table and its B-tree indexes."""
     if not clusters.has("amcheck"):
         return
     server.sql("CREATE EXTENSION IF NOT EXISTS amcheck")
-    test.assertEqual(server.sql("SELECT * FROM verify_heapam('t', check_toast := true)"), "")
+    test.assertEqual(server.sql(f"SELECT * FROM verify_heapam('{table}', check_toast := true)"), "")
     server.sql(
         "SELECT bt_index_parent_check(indexrelid, true) FROM pg_index JOIN pg_class c ON c.oid = indexrelid"
-        " JOIN pg_am m ON m.oid = relam WHERE indrelid = 't'::regclass AND amname = 'btree'"
+        f" JOIN pg_am m ON m.oid = relam WHERE indrelid = '{table}'::regclass AND amname = 'btree'"
     )
 
 
@@ -222,6 +222,21 @@ class Crash(unittest.TestCase):
         check_heap(self, server)
 
 
+# The tables of a publisher and its subscriber, and what only the publisher has.
+SENT = (
+    "CREATE TABLE keyed (u uuid PRIMARY KEY, w text COLLATE \"C\", l text COLLATE \"C\" UNIQUE); CREATE INDEX ON keyed (w);"
+    "CREATE TABLE child (id int, parent int, tags text[], w text); CREATE INDEX tags ON child USING gin (tags); CREATE INDEX w ON child USING hash (w);"
+    "CREATE TABLE docs (id int, a text, b text); CREATE TABLE made (a int CHECK (a >= 0), b int, g bigint GENERATED ALWAYS AS (a * 2 + b) STORED, CHECK (b < 100000));"
+    "CREATE TABLE leaves (a int PRIMARY KEY, b text) PARTITION BY HASH (a);" + "".join(f"CREATE TABLE leaves{n} PARTITION OF leaves FOR VALUES WITH (MODULUS 4, REMAINDER {n});" for n in range(4))
+)
+SENDING = (
+    "CREATE EXTENSION pgsluice; CREATE TABLE parents (a int PRIMARY KEY); INSERT INTO parents SELECT generate_series(0, 99); ALTER TABLE child ADD FOREIGN KEY (parent) REFERENCES parents;"
+    "INSERT INTO keyed SELECT md5(n::text)::uuid, 'w' || n % 300, 'l' || n * 7 || ' before' FROM generate_series(1, 5000) n;"
+    + SENT[SENT.index("CREATE TABLE leaves"):].replace("leaves", "root")
+    + "CREATE PUBLICATION p FOR TABLE keyed, child, docs, made, leaves; CREATE PUBLICATION q FOR TABLE root WITH (publish_via_partition_root)"
+)
+
+
 class Replicas(unittest.TestCase):
     """A standby and a subscriber end with the same rows."""
 
@@ -229,6 +244,10 @@ class Replicas(unittest.TestCase):
         """Waits until the other server gives the same result."""
         wanted = one.sql(what)
         self.assertTrue(wait_until(lambda: other.sql(what) == wanted), f"{other.sql(what)} != {wanted}")
+
+    def synchronized(self, subscriber):
+        """Waits until the subscriber has copied what the tables had: it then receives all other rows from the WAL."""
+        self.assertTrue(wait_until(lambda: subscriber.sql("SELECT count(*) > 0 AND bool_and(srsubstate = 'r') FROM pg_subscription_rel") == "t"), subscriber.tail())
 
     def test_standby(self):
         """A standby from a base backup taken during a load replays every page as on the primary
@@ -268,6 +287,7 @@ class Replicas(unittest.TestCase):
         subscriber.sql(
             f"CREATE SUBSCRIPTION s CONNECTION 'host={publisher.home} port={publisher.port} user=postgres dbname=postgres' PUBLICATION p"
         )
+        self.synchronized(subscriber)
         path, paged = (publisher.file(name, rows(count, toast)) for name, count, toast in
                        (("rows.csv", 10000, True), ("paged.csv", 20000, False)))
         publisher.sql(load(path, workers=2))
@@ -275,6 +295,48 @@ class Replicas(unittest.TestCase):
         publisher.sql("BEGIN;" + load(path) + "; SAVEPOINT s;" + load(path) + "; ROLLBACK TO s; COMMIT")
         self.equal(publisher, subscriber)
         self.assertEqual(publisher.sql("SELECT count(*) FROM t"), "40000")
+        subscriber.sql("DROP SUBSCRIPTION s")
+
+    def loaded(self, server, table, line, count, shown):
+        """Loads rows that are rolled back, and then as many; returns what last_copy shows."""
+        rolled_back, path = (server.file(name, "".join(map(line, range(start, start + count))).encode()) for name, start in ((f"{table}.back", count), (f"{table}.csv", 0)))
+        copy = "COPY {} FROM '{}' WITH (FORMAT csv, pgsluice 'require')"
+        return server.sql(f"SET pgsluice.copy = on; BEGIN; SAVEPOINT s; {copy.format(table, rolled_back)}; ROLLBACK TO s; {copy.format(table, path)}; COMMIT; SELECT {shown}")
+
+    def documents(self, server):
+        """Loads 6 kB documents until workers have compressed some of them."""
+        path, pause = server.file("docs.csv", "".join(f"{n},{f'{n} and some words of it again; ' * 200},x\n" for n in range(300)).encode()), 0.1
+        copy = "SET pgsluice.copy = on; COPY docs FROM PROGRAM 'head -c 1200000 {0}; sleep {1}; tail -c +1200001 {0}' WITH (FORMAT csv, workers 2); SELECT values_compressed > 0 FROM pgsluice.last_copy"
+        while server.sql(copy.format(path, pause)) != "t" and pause < 10:
+            pause *= 2
+        self.assertLess(pause, 10, "workers have compressed nothing")
+
+    def test_subscriber_of_many_kinds_of_tables(self):
+        """After live merges into unique, GIN and hash indexes, with foreign keys, partitions (published by leaf or by root), values that
+        workers compress, generated columns and CHECK constraints, a subscriber has the publisher's rows, and none that were rolled back."""
+        publisher, subscriber = Cluster(["wal_level = logical"]), Cluster()
+        self.addCleanup(publisher.remove)
+        self.addCleanup(subscriber.remove)
+        publisher.sql(SENT + SENDING)
+        subscriber.sql(SENT + "CREATE TABLE root (a int PRIMARY KEY, b text)")
+        subscriber.sql(f"CREATE SUBSCRIPTION s CONNECTION 'host={publisher.home} port={publisher.port} user=postgres dbname=postgres' PUBLICATION p, q")
+        self.synchronized(subscriber)
+        indexes = "route, (SELECT bool_and((i->'rows'->>'{}')::int > 5000) FROM jsonb_array_elements(indexes) i) FROM pgsluice.last_copy"
+        for table, line, count, shown, wanted in (
+                ("keyed", lambda n: f"{random.Random(n).getrandbits(128):032x},w{n % 300},l{n * 7919 % 40009}\n", 20000, indexes.format("leaf_merge"), "append|t"),
+                ("child", lambda n: f'{n},{n % 100},"{{tag{n % 90},one{n}}}",some words {n * 7919 % 3000} {"x" * 20}\n', 18000, indexes.format("sorted"), "append|t"),
+                ("made (a, b)", lambda n: f"{n},{n % 1000}\n", 90000, "route, expressions_by IS NOT NULL FROM pgsluice.last_copy", "append|t"),
+                # Logical decoding gets the rows of partitions in the order of stock COPY.
+                ("leaves", lambda n: f"{n},{'some text ' * 5}\n", 18000, "route, rows FROM pgsluice.last_copy", "insert|18000"),
+                ("root", lambda n: f"{n},{'some text ' * 5}\n", 18000, "route, rows FROM pgsluice.last_copy", "insert|18000")):
+            self.assertEqual(self.loaded(publisher, table, line, count, shown), wanted, table)
+        self.documents(publisher)
+        self.equal(publisher, subscriber, "SELECT (SELECT count(*) FROM keyed), (SELECT count(*) FROM child), (SELECT count(*) FROM made), (SELECT count(*) FROM leaves), (SELECT count(*) FROM root), (SELECT count(*) FROM docs)")
+        for table in ("keyed", "child", "made", "docs", "root", *(f"leaves{n}" for n in range(4))):
+            sent = publisher.home / f"{table}.sent"
+            publisher.sql(f"COPY (SELECT * FROM {table}) TO '{sent}'")
+            self.assertEqual(subscriber.sql(f"CREATE TEMP TABLE sent (LIKE {table}); COPY sent FROM '{sent}'; SELECT count(*) > 1000 OR '{table}' = 'docs' FROM sent;"
+                                            f"SELECT * FROM (TABLE sent EXCEPT ALL TABLE {table}) a UNION ALL SELECT * FROM (TABLE {table} EXCEPT ALL TABLE sent) b LIMIT 5"), "t", table)
         subscriber.sql("DROP SUBSCRIPTION s")
 
 
