@@ -16,7 +16,82 @@ PARENTS = ("DROP TABLE IF EXISTS p CASCADE; CREATE TABLE p (a int PRIMARY KEY); 
            "DROP TABLE IF EXISTS t; CREATE TABLE t (id int REFERENCES p, a text, b bigint, c jsonb, d numeric)")
 
 
-class DuringALoad(OnCluster):
+class ChangedPartitions:
+    """Loads of a partitioned table that wait in their middle while its partitions change."""
+
+    route = "insert"  # partitions have no pages of their own at wal_level logical
+
+    def start_partitions(self, setting, table, more="", options=""):
+        """Starts the load of a partitioned table whose other leaves get their first rows after the gate; returns its process."""
+        self.sql(f"DROP TABLE IF EXISTS t, log, far, bad; {table}; CREATE TABLE bad (LIKE pgsluice.reject); CREATE TABLE log (n serial, seen bigint, a int)")
+        first = self.cluster.file("first", "".join(f"{n},1,{'x' * 200}\n" for n in range(10000, 22000)).encode())
+        second = self.cluster.file("second", ("".join(f"{n},{n % 3 + 1},x\n" for n in range(2000, 3000)) + more).encode())
+        self.gate = self.cluster.home / "gate"
+        self.gate.unlink(missing_ok=True)
+        self.addCleanup(self.gate.touch)
+        load = (f"SET client_min_messages = warning; SET pgsluice.copy = {setting}; COPY t FROM PROGRAM 'cat {first}; while [ -e {first} ] && ! [ -e {self.gate} ]; do sleep 0.05; done; cat {second}'"
+                f" WITH (FORMAT csv{options}); SELECT route, rows FROM pgsluice.last_copy")
+        process = subprocess.Popen(self.cluster.command("-c", load), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.assertTrue(wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed >= 1000")), "no half of a load")
+        return process
+
+    def changed_partitions(self, setting, table, change, more="", options=""):
+        """Loads a partitioned table whose other leaves get their first rows after `change`; returns the error, the rows and the log."""
+        process = self.start_partitions(setting, table, more, options)
+        self.sql(change)
+        self.gate.touch()
+        said, refusal = process.communicate()
+        if setting == "on":
+            self.assertEqual(said, "" if refusal else f"{self.route}|{self.sql('SELECT count(*) FROM t')}\n")
+        return (refusal.split("LOCATION")[0], self.sql("SELECT tableoid::regclass, count(*), sum(a), min(b), max(b) FROM t GROUP BY 1 ORDER BY 1"),
+                self.sql("SELECT seen, a FROM log ORDER BY n"))
+
+    def test_a_partition_changes(self):
+        """If a leaf gets a BEFORE trigger, or a foreign leaf is attached, before its first row, rows, triggers and
+        errors are stock COPY's. With rejects_to this is an error."""
+        parts = ("CREATE TABLE t (a int, p int, b text, c int GENERATED ALWAYS AS (a * 2) STORED) PARTITION BY LIST (p);"
+                 "CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1); CREATE TABLE t2 (b text, p int, a int CHECK (a <> 2999) PRIMARY KEY, c int GENERATED ALWAYS AS (a * 2) STORED);"
+                 "ALTER TABLE t ATTACH PARTITION t2 FOR VALUES IN (2); CREATE TABLE t3 PARTITION OF t FOR VALUES IN (3)")
+        trigger = ("CREATE OR REPLACE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+                   " INSERT INTO log (seen, a) VALUES ((SELECT count(*) FROM t), NEW.a); NEW.b := 'seen';"
+                   " IF NEW.a % 5 = 0 THEN RETURN NULL; ELSIF NEW.a = 3998 THEN NEW.p := 3; END IF; RETURN NEW; END $$;"
+                   "CREATE TRIGGER look BEFORE INSERT ON {} FOR EACH ROW EXECUTE FUNCTION look()")
+        # The last record of each moves to another leaf, violates a key or a CHECK constraint, or cannot be parsed.
+        cases = [(parts, trigger.format("t2"), more) for more in ("", "3998,2,moves\n", "2002,2,again\n", "2999,2,refused\n", "x,2,bad\n")]
+        cases += [(parts, trigger.format("t3"), more) for more in ("", "2002,2,again\n")]
+        below = ("CREATE TABLE t (a int, p int, b text) PARTITION BY LIST (p); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1);"
+                 "CREATE TABLE t2 PARTITION OF t FOR VALUES IN (2) PARTITION BY RANGE (a); CREATE TABLE t3 PARTITION OF t FOR VALUES IN (3); CREATE TABLE far (a int, p int, b text)")
+        attach = ("CREATE FOREIGN TABLE t2f (a int, p int, b text) SERVER here OPTIONS (table_name 'far'); ALTER TABLE t2 ATTACH PARTITION t2f FOR VALUES FROM (2000) TO (3000)")
+        if has("postgres_fdw"):
+            self.sql("CREATE EXTENSION IF NOT EXISTS postgres_fdw; DROP SERVER IF EXISTS here CASCADE;"
+                     f"CREATE SERVER here FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '{self.cluster.home}', dbname 'postgres');"
+                     "CREATE USER MAPPING FOR postgres SERVER here")
+            cases += [(below, attach, more) for more in ("", "x,2,bad\n")]
+        for table, change, more in cases:
+            with self.subTest(change=change, more=more):
+                stock, ours = (self.changed_partitions(setting, table, change, more) for setting in ("off", "on"))
+                self.assertEqual(stock, ours)
+                self.assertEqual(bool(more), bool(ours[0]))
+        with self.subTest("options that stock COPY does not have"):
+            self.assertIn("55006", self.changed_partitions("on", parts, trigger.format("t2"), options=", rejects_to 'bad'")[0])
+
+    def test_a_partition_gets_a_volatile_check(self):
+        """Before its first row, a leaf gets a CHECK that reads the table by an index: it sees at least the rows that it sees in stock COPY."""
+        table = ("CREATE TABLE t (a int, p int, b text) PARTITION BY LIST (p); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1, 3); CREATE TABLE t2 PARTITION OF t FOR VALUES IN (2);"
+                 "CREATE INDEX ON t1 (a)")
+        change = ("CREATE OR REPLACE FUNCTION look(a int) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$ BEGIN"
+                  " INSERT INTO log (seen, a) VALUES ((SELECT count(*) FROM t1 WHERE t1.a < 30000), look.a); RETURN true; END $$;"
+                  "ALTER TABLE t2 ADD CHECK (a < 2900 OR look(a))")
+        stock, ours = (self.changed_partitions(setting, table, change) for setting in ("off", "on"))
+        self.assertEqual((stock[0], stock[1]), (ours[0], ours[1]))
+        self.assertEqual(ours[0], "")
+        seen, least = ([[int(value) for value in line.split("|")] for line in one[2].split("\n")] for one in (ours, stock))
+        self.assertEqual([a for _, a in seen], [a for _, a in least])
+        # Stock COPY may show such a function fewer rows: those of its last flush. Here all earlier rows are there.
+        self.assertTrue(all(count >= other for (count, _), (other, _) in zip(seen, least)), (seen, least))
+
+
+class DuringALoad(ChangedPartitions, OnCluster):
     """The first part of the data is being loaded; the rest waits for a gate."""
 
     settings = ["wal_level = logical", "wal_keep_size = 1GB", "autovacuum = off"]
@@ -102,55 +177,6 @@ class DuringALoad(OnCluster):
         self.assertIn("23503", said[0])
         self.assertEqual(*said)
 
-    def changed_partitions(self, setting, table, change, more="", options=""):
-        """Loads a partitioned table whose other leaves get their first rows after `change`; returns the error, the rows and the log."""
-        self.sql(f"DROP TABLE IF EXISTS t, log, far, bad; {table}; CREATE TABLE bad (LIKE pgsluice.reject); CREATE TABLE log (n serial, seen bigint, a int)")
-        first = self.cluster.file("first", "".join(f"{n},1,{'x' * 200}\n" for n in range(10000, 22000)).encode())
-        second = self.cluster.file("second", ("".join(f"{n},{n % 3 + 1},x\n" for n in range(2000, 3000)) + more).encode())
-        self.gate = self.cluster.home / "gate"
-        self.gate.unlink(missing_ok=True)
-        self.addCleanup(self.gate.touch)
-        load = (f"SET client_min_messages = warning; SET pgsluice.copy = {setting}; COPY t FROM PROGRAM 'cat {first}; while [ -e {first} ] && ! [ -e {self.gate} ]; do sleep 0.05; done; cat {second}'"
-                f" WITH (FORMAT csv{options}); SELECT route, rows FROM pgsluice.last_copy")
-        process = subprocess.Popen(self.cluster.command("-c", load), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.assertTrue(wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_progress_copy WHERE tuples_processed >= 1000")), "no half of a load")
-        self.sql(change)
-        self.gate.touch()
-        said, refusal = process.communicate()
-        if setting == "on":
-            self.assertEqual(said.removeprefix("insert|").removeprefix("append|"), "" if refusal else f"{self.sql('SELECT count(*) FROM t')}\n")
-        return (refusal.split("LOCATION")[0], self.sql("SELECT tableoid::regclass, count(*), sum(a), min(b), max(b) FROM t GROUP BY 1 ORDER BY 1"),
-                self.sql("SELECT seen, a FROM log ORDER BY n"))
-
-    def test_a_partition_changes(self):
-        """If a leaf gets a BEFORE trigger, or a foreign leaf is attached, before its first row, rows, triggers and
-        errors are stock COPY's. With rejects_to this is an error."""
-        parts = ("CREATE TABLE t (a int, p int, b text, c int GENERATED ALWAYS AS (a * 2) STORED) PARTITION BY LIST (p);"
-                 "CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1); CREATE TABLE t2 (b text, p int, a int CHECK (a <> 2999) PRIMARY KEY, c int GENERATED ALWAYS AS (a * 2) STORED);"
-                 "ALTER TABLE t ATTACH PARTITION t2 FOR VALUES IN (2); CREATE TABLE t3 PARTITION OF t FOR VALUES IN (3)")
-        trigger = ("CREATE OR REPLACE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-                   " INSERT INTO log (seen, a) VALUES ((SELECT count(*) FROM t), NEW.a); NEW.b := 'seen';"
-                   " IF NEW.a % 5 = 0 THEN RETURN NULL; ELSIF NEW.a = 3998 THEN NEW.p := 3; END IF; RETURN NEW; END $$;"
-                   "CREATE TRIGGER look BEFORE INSERT ON {} FOR EACH ROW EXECUTE FUNCTION look()")
-        # The last record of each moves to another leaf, violates a key or a CHECK constraint, or cannot be parsed.
-        cases = [(parts, trigger.format("t2"), more) for more in ("", "3998,2,moves\n", "2002,2,again\n", "2999,2,refused\n", "x,2,bad\n")]
-        cases += [(parts, trigger.format("t3"), more) for more in ("", "2002,2,again\n")]
-        below = ("CREATE TABLE t (a int, p int, b text) PARTITION BY LIST (p); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1);"
-                 "CREATE TABLE t2 PARTITION OF t FOR VALUES IN (2) PARTITION BY RANGE (a); CREATE TABLE t3 PARTITION OF t FOR VALUES IN (3); CREATE TABLE far (a int, p int, b text)")
-        attach = ("CREATE FOREIGN TABLE t2f (a int, p int, b text) SERVER here OPTIONS (table_name 'far'); ALTER TABLE t2 ATTACH PARTITION t2f FOR VALUES FROM (2000) TO (3000)")
-        if has("postgres_fdw"):
-            self.sql("CREATE EXTENSION IF NOT EXISTS postgres_fdw; DROP SERVER IF EXISTS here CASCADE;"
-                     f"CREATE SERVER here FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '{self.cluster.home}', dbname 'postgres');"
-                     "CREATE USER MAPPING FOR postgres SERVER here")
-            cases += [(below, attach, more) for more in ("", "x,2,bad\n")]
-        for table, change, more in cases:
-            with self.subTest(change=change, more=more):
-                stock, ours = (self.changed_partitions(setting, table, change, more) for setting in ("off", "on"))
-                self.assertEqual(stock, ours)
-                self.assertEqual(bool(more), bool(ours[0]))
-        with self.subTest("options that stock COPY does not have"):
-            self.assertIn("55006", self.changed_partitions("on", parts, trigger.format("t2"), options=", rejects_to 'bad'")[0])
-
     def test_a_trigger_deletes_a_parent(self):
         """A partition gets a trigger, before its first row, that deletes a parent of rows already loaded: these are
         found by their index, and the load fails as with stock COPY."""
@@ -186,21 +212,6 @@ class DuringALoad(OnCluster):
         stock, ours = (self.changed_partitions(setting, table, change) for setting in ("off", "on"))
         self.assertEqual(stock, ours)
         self.assertEqual(ours[0], "")
-
-    def test_a_partition_gets_a_volatile_check(self):
-        """Before its first row, a leaf gets a CHECK that reads the table by an index: it sees at least the rows that it sees in stock COPY."""
-        table = ("CREATE TABLE t (a int, p int, b text) PARTITION BY LIST (p); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1, 3); CREATE TABLE t2 PARTITION OF t FOR VALUES IN (2);"
-                 "CREATE INDEX ON t1 (a)")
-        change = ("CREATE OR REPLACE FUNCTION look(a int) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$ BEGIN"
-                  " INSERT INTO log (seen, a) VALUES ((SELECT count(*) FROM t1 WHERE t1.a < 30000), look.a); RETURN true; END $$;"
-                  "ALTER TABLE t2 ADD CHECK (a < 2900 OR look(a))")
-        stock, ours = (self.changed_partitions(setting, table, change) for setting in ("off", "on"))
-        self.assertEqual((stock[0], stock[1]), (ours[0], ours[1]))
-        self.assertEqual(ours[0], "")
-        seen, least = ([[int(value) for value in line.split("|")] for line in one[2].split("\n")] for one in (ours, stock))
-        self.assertEqual([a for _, a in seen], [a for _, a in least])
-        # Stock COPY may show such a function fewer rows: those of its last flush. Here all earlier rows are there.
-        self.assertTrue(all(count >= other for (count, _), (other, _) in zip(seen, least)), (seen, least))
 
     def test_a_temporary_table_of_another_session(self):
         """COPY into a temporary table of another session fails with stock COPY's error."""
@@ -298,6 +309,62 @@ class DuringALoad(OnCluster):
             return self.starts() > starts and self.sql("SELECT 1") == "1"
         except Refused:
             return False
+
+
+# A key, and leaves that have rows before the gate (t1) or get their first rows after it: t2a, below another level, and t3.
+LEAVES = ("CREATE TABLE t (a int, p int, b text, PRIMARY KEY (p, a)) PARTITION BY LIST (p); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1);"
+          "CREATE TABLE t2 PARTITION OF t FOR VALUES IN (2) PARTITION BY RANGE (a); CREATE TABLE t2a PARTITION OF t2 FOR VALUES FROM (2000) TO (2500);")
+
+
+class PartitionsDuringALoad(ChangedPartitions, OnCluster):
+    """Partitions change while their rows go into whole pages."""
+
+    settings = ["wal_level = replica"]
+    route = "append"
+
+    def test_a_leaf_is_attached(self):
+        """A leaf is attached or detached before its first row: it gets its rows, or the load fails, as with stock COPY."""
+        attach = "SET lock_timeout = '20s'; CREATE TABLE {0} (b text, a int NOT NULL, p int NOT NULL); ALTER TABLE {1} ATTACH PARTITION {0} FOR VALUES {2}"
+        third = LEAVES + "CREATE TABLE t3 PARTITION OF t FOR VALUES IN (3)"
+        below = attach.format("t2b", "t2", "FROM (2500) TO (4000)")
+        for table, change, more, refused in (
+                (third, below, "", ""), (third, below, "2500,2,again\n", "23505"), (third, "SELECT 1", "", "23514"), (third, below, "4000,2,none\n", "23514"),
+                (third, below + "; ALTER TABLE t2 DETACH PARTITION t2a", "", "23514"),
+                # The root's partitions are those of the beginning.
+                (third, f"{below}; {attach.format('t4', 't', 'IN (4)')}", "3001,4,x\n", "23514"),
+                (LEAVES + "CREATE TABLE t9 PARTITION OF t DEFAULT", f"{below}; {attach.format('t3', 't', 'IN (3)')}", "", "23514")):
+            with self.subTest(change=change, more=more):
+                stock, ours = (self.changed_partitions(setting, f"DROP TABLE IF EXISTS t2a, t2b, t3, t4; {table}", change, more) for setting in ("off", "on"))
+                self.assertEqual(stock, ours)
+                (self.assertIn if refused else self.assertEqual)(refused, ours[0])
+                for leaf in ("t1", "t2b"):
+                    if change != "SELECT 1":
+                        check_heap(self, self.cluster, leaf)
+
+    def detached(self, setting, leaf, parent):
+        """Loads the table while a leaf is detached concurrently; returns the error, the rows that are left, and the leaf's."""
+        process = self.start_partitions(setting, "DROP TABLE IF EXISTS t1, t2a, t2b, t3; " + LEAVES
+                                        + "CREATE TABLE t2b PARTITION OF t2 FOR VALUES FROM (2500) TO (4000); CREATE TABLE t3 PARTITION OF t FOR VALUES IN (3)")
+        detach = subprocess.Popen(self.cluster.command("-c", f"ALTER TABLE {parent} DETACH PARTITION {leaf} CONCURRENTLY"), stderr=subprocess.PIPE, text=True)
+        self.assertTrue(wait_until(lambda: detach.poll() is not None or self.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") != "0"))
+        waits = detach.poll() is None
+        self.gate.touch()
+        said, refusal = process.communicate()
+        self.assertEqual((detach.communicate()[1], detach.returncode), ("", 0))
+        if setting == "on":
+            self.assertEqual(said, "" if refusal else "append|13000\n")
+            check_heap(self, self.cluster, leaf)
+        what = "SELECT count(*), sum(a), min(b), max(b) FROM {}; "
+        return refusal.split("LOCATION")[0], waits, self.sql("SELECT tableoid::regclass, count(*), sum(a) FROM t GROUP BY 1 ORDER BY 1;" + what.format(leaf))
+
+    def test_a_leaf_is_detached_concurrently(self):
+        """DETACH CONCURRENTLY of a leaf, with rows of the load or without, ends as with stock COPY: of the table itself it waits for the load, whose rows the leaf keeps."""
+        for leaf, parent, refused in (("t1", "t", ""), ("t3", "t", ""), ("t2a", "t2", "23514")):
+            with self.subTest(leaf=leaf):
+                stock, ours = (self.detached(setting, leaf, parent) for setting in ("off", "on"))
+                self.assertEqual(stock, ours)
+                self.assertEqual(ours[1], not refused)
+                (self.assertIn if refused else self.assertEqual)(refused, ours[0])
 
 
 if __name__ == "__main__":

@@ -219,6 +219,49 @@ class PartitionPages(LoadedTwice):
             self.sound()
             self.sql("DELETE FROM t; VACUUM t")
 
+    def test_two_loads_beside_others(self):
+        """Two loads at once write pages of the same partitions and merge entries into their indexes, beside a writer, VACUUM and scans: nothing fails,
+        each scan finds its rows in order, the rows of both loads and of the writer are there exactly, and partitions and indexes pass amcheck."""
+        self.sql("SET client_min_messages = error;" + KEYED + "INSERT INTO t SELECT 5 * n + 2, n % 10, 'before ' || n FROM generate_series(1, 6000) n")
+        chance = random.Random(9)
+        # Keys of the loads lie between those that are there, in no order; no two are equal.
+        parts = [[line(5 * n + which, n % 10) for n in chance.sample(range(25000), 25000)] for which in (0, 1)]
+        paths = [self.cluster.file(f"part{n}", "".join(part).encode()) for n, part in enumerate(parts)]
+        self.sql("DROP TABLE IF EXISTS wanted; CREATE TABLE wanted (a bigint, day int, b text);" + "".join(f"SET pgsluice.copy = off; COPY wanted FROM '{path}' CSV;" for path in paths))
+        scan = ("BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; DO $$ DECLARE last {kind}; r record; n int := 0; BEGIN"
+                " FOR r IN SELECT {key} AS v FROM t ORDER BY {key} {way} LOOP IF last {wrong} r.v THEN RAISE 'out of order'; END IF; last := r.v; n := n + 1; END LOOP;"
+                " IF n < 6000 THEN RAISE 'only %', n; END IF; END $$; COMMIT;\n")
+        scripts = ["".join(scan.format(kind=kind, key=key, way=way, wrong=wrong) for key, kind, than in (("a", "bigint", "="), ("b COLLATE \"C\"", "text COLLATE \"C\"", ""))
+                           for way, wrong in (("", f">{than}"), ("DESC", f"<{than}"))) * 4,
+                   "".join(f"INSERT INTO t SELECT 10000000 + {20 * n} + m, m, 'written ' || m FROM generate_series(0, 19) m; INSERT INTO t VALUES ({5 * n + 3}, 1, 'written between'); DELETE FROM t WHERE a >= 10000000 AND a % 4 = {n % 4};\n"
+                           for n in range(150)),
+                   "VACUUM t;\n" * 10]
+        others = []
+        for script in scripts:
+            others.append(subprocess.Popen(self.cluster.command("-f", "-"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
+            others[-1].stdin.write(script.encode())
+            others[-1].stdin.close()
+        merged = "SELECT route, rows, bool_and((i->'rows'->>'leaf_merge')::int > 10000) FROM pgsluice.last_copy, jsonb_array_elements(indexes) i GROUP BY 1, 2"
+        differ = "SELECT * FROM ({0} EXCEPT ALL TABLE wanted) x UNION ALL SELECT * FROM (TABLE wanted EXCEPT ALL {0}) y LIMIT 5"
+        loads = 0
+        while loads < 2 or any(other.poll() is None for other in others) and loads < 6:
+            self.sql("DELETE FROM t WHERE a < 10000000 AND a % 5 < 2")
+            running = [subprocess.Popen(self.cluster.command("-c", "SET pgsluice.copy = on", "-c", COPY.format(path, f", workers {n}"), "-c", merged), stdout=subprocess.PIPE, text=True)
+                       for n, path in enumerate(paths)]
+            self.assertEqual([load.communicate()[0] for load in running], ["append|25000|t\n"] * 2)
+            self.assertEqual(self.sql(differ.format("SELECT a, day, b FROM t WHERE a < 10000000 AND a % 5 < 2")), "")
+            loads += 1
+        for other in others:
+            self.assertEqual((other.stderr.read(), other.wait()), (b"", 0))
+            other.stderr.close()
+        self.assertEqual(self.sql(differ.format("SELECT a, day, b FROM t WHERE a < 10000000 AND a % 5 < 2")), "")
+        self.assertEqual(self.sql("SELECT count(*) FILTER (WHERE a % 5 = 2), count(*) FILTER (WHERE a % 5 = 3) FROM t WHERE a < 10000000"), "6000|150")
+        written = set()
+        for n in range(150):
+            written = {a for a in written | set(range(10000000 + 20 * n, 10000020 + 20 * n)) if a % 4 != n % 4}
+        self.assertEqual(self.sql("SELECT count(*), sum(a) FROM t WHERE a >= 10000000"), f"{len(written)}|{sum(written)}")
+        self.sound()
+
     def test_standby(self):
         """A standby replays each page as on the primary (wal_consistency_checking), also for rolled-back loads and partitions with rows, and has the same rows."""
         primary = Cluster(["wal_level = replica", "wal_consistency_checking = 'all'", "wal_keep_size = 4GB"])
