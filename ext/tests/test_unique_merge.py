@@ -424,39 +424,6 @@ class MergesLogged(WithTable, OnCluster):
             self.assertGreater(self.merged(path)["t_pkey"], 9000)
             self.checked()
 
-    @unittest.skipUnless("PGSLUICE_SOAK" in os.environ, "PGSLUICE_SOAK=1 runs it")
-    def test_a_hundred_kills_under_writers(self):
-        """Two loads, inserts, deletes and VACUUM at once, killed at any time, a hundred times: no row is lost or duplicated, and indexes pass amcheck."""
-        chance = random.Random(int(os.environ.get("PGSLUICE_SEED", 100)))
-        self.sql(table(5000) + "CREATE TABLE done (name text PRIMARY KEY, rows int)")
-        for attempt in range(100):
-            rows = fields(8000, 1000 + attempt)
-            half = len(rows) // 2
-            paths = [self.cluster.file(f"part{n}", "".join(lines(part)).encode()) for n, part in enumerate((rows[:half + 500], rows[half - 500:]))]
-            jobs = [f"SET pgsluice.copy = on; BEGIN; INSERT INTO done VALUES ('{attempt} {n}', {half + 500}); {COPY.format(path)}; COMMIT;" for n, path in enumerate(paths)]
-            jobs.append("".join(f"INSERT INTO t (u, k) VALUES (gen_random_uuid(), {10 ** 9 + attempt * 1000 + n}); DELETE FROM t WHERE k = {10 ** 9 + attempt * 1000 + n - 3};\n" for n in range(300)))
-            jobs.append("VACUUM t;\n" * 5)
-            running = [subprocess.Popen(self.cluster.command("-v", "ON_ERROR_STOP=0", "-f", "-"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)
-                       for _ in jobs]
-            for process, job in zip(running, jobs):
-                process.stdin.write(job)
-                process.stdin.close()
-            wait = chance.random() * 1.5
-            try:
-                running[0].wait(wait)
-            except subprocess.TimeoutExpired:
-                pass
-            self.cluster.kill()
-            for process in running:
-                process.wait()
-            self.cluster.start()
-            with self.subTest(attempt=attempt):
-                self.checked()
-                self.assertEqual(self.sql("SELECT count(*) FROM t WHERE k >= 1000000 AND k < 1000000000"), self.sql("SELECT coalesce(sum(rows), 0) FROM done"))
-                for key in ("u", "k", "long"):
-                    self.assertEqual(self.sql(f"SET enable_indexscan = off; SET enable_indexonlyscan = off; SELECT count({key}) - count(DISTINCT {key}) FROM t"), "0", key)
-            self.sql("DELETE FROM t WHERE k >= 1000000; DELETE FROM done")
-
     def test_a_standby_follows(self):
         """A standby without the library answers by the indexes during the load, in both directions; once it takes over, they pass amcheck and take writes."""
         self.sql(table(5000))
