@@ -1,9 +1,13 @@
 //! Loads through PgBouncer in transaction mode, where each transaction may get another session of
 //! the server. Every method works and leaves nothing in the server's sessions.
 
-use crate::common::{left_out, on_first_and_last_major, wait_until, Port, World};
+use crate::common::{each_major, left_out, on_first_and_last_major, wait_until, Port, World};
+use pgsluice_engine::internals::Conn;
+use pgsluice_pgserver::Installation;
 use std::fs::{self, Permissions};
+use std::io::Write;
 use std::net::TcpStream;
+use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -20,14 +24,14 @@ struct Pooler {
 }
 
 impl Pooler {
-    /// `sessions` is the size of the pool.
-    fn start(world: &World, program: &str, server: u16, sessions: u16) -> Pooler {
+    /// `sessions` is the size of the pool, and `more` are settings.
+    fn start(world: &World, program: &str, server: u16, sessions: u16, more: &str) -> Pooler {
         let port = Port::keep();
         let users = world.file("users.txt", b"\"loader\" \"secret\"\n");
         let settings = format!(
             "[databases]\n* = host=127.0.0.1 port={server}\n[pgbouncer]\npool_mode = transaction\n\
              listen_addr = 127.0.0.1\nlisten_port = {}\nunix_socket_dir =\nauth_type = plain\n\
-             auth_file = {users}\ndefault_pool_size = {sessions}\nserver_fast_close = 1\n",
+             auth_file = {users}\ndefault_pool_size = {sessions}\nserver_fast_close = 1\n{more}",
             port.number
         );
         let file = world.file("pgbouncer.ini", settings.as_bytes());
@@ -205,11 +209,11 @@ fn nothing_stays(world: &mut World, method: &str) {
 /// With one session in the pool, the next client gets the session that the load had. It must have
 /// no settings of the load.
 fn settings_do_not_leak(world: &mut World, program: &str, server: u16) {
-    let pooler = Pooler::start(world, program, server, 1);
+    let pooler = Pooler::start(world, program, server, 1, "");
     let file = world.file("one.csv", b"1,x,02/03/2024\n2,y,02/03/2024\n");
     let shown = |pooler: &Pooler| {
         let url = pooler.url().replace("loader@", "loader:secret@");
-        let mut conn = pgsluice_engine::internals::Conn::open(&url).unwrap();
+        let mut conn = Conn::open(&url).unwrap();
         let all = "SELECT string_agg(name || '=' || setting, ', ' ORDER BY name) FROM pg_settings \
             WHERE source = 'session' AND name NOT IN ('application_name', 'client_encoding')";
         conn.exec(all).unwrap()[0][0].clone().unwrap_or_default()
@@ -239,6 +243,16 @@ fn settings_do_not_leak(world: &mut World, program: &str, server: u16) {
     assert_eq!(shown(&pooler), before);
 }
 
+/// A server with the role `loader`, which PgBouncer uses.
+fn with_loader(installation: &Installation, port: u16) -> World {
+    let mut world = World::with(installation, Some(port), &[]);
+    world.sql(
+        "SET password_encryption = 'scram-sha-256'; CREATE ROLE loader LOGIN PASSWORD 'secret'; \
+         GRANT ALL ON SCHEMA public TO loader; GRANT CREATE ON DATABASE postgres TO loader",
+    );
+    world
+}
+
 /// Through PgBouncer in transaction mode, every method and `--once` work. A load continues after
 /// PgBouncer is restarted, and no setting stays in the server's sessions.
 #[test]
@@ -247,16 +261,60 @@ fn transaction_mode() {
     on_first_and_last_major(|installation| {
         let kept = Port::keep();
         let server = kept.number;
-        let mut world = World::with(installation, Some(server), &[]);
-        world.sql(
-            "SET password_encryption = 'scram-sha-256'; CREATE ROLE loader LOGIN PASSWORD 'secret'; \
-             GRANT ALL ON SCHEMA public TO loader; GRANT CREATE ON DATABASE postgres TO loader",
-        );
-        let mut pooler = Pooler::start(&world, program, server, 6);
+        let mut world = with_loader(installation, server);
+        let mut pooler = Pooler::start(&world, program, server, 6, "");
         every_method(&mut world, &pooler);
         once(&mut world, &pooler);
         once_continues(&mut world, &mut pooler);
         drop(pooler);
         settings_do_not_leak(&mut world, program, server);
     });
+}
+
+/// Rows with these keys.
+fn keyed(keys: Range<u32>) -> Vec<u8> {
+    let words = "x".repeat(92);
+    keys.flat_map(|key| format!("{key:07},{words}\n").into_bytes()).collect()
+}
+
+/// Through PgBouncer, each transaction of a lane may have another session of the server. If two lanes
+/// wait for each other in a later transaction, the load still detects it.
+#[test]
+fn lanes_that_wait_for_one_another_are_found_in_other_sessions() {
+    let Some(program) = pgbouncer() else { return };
+    let kept = Port::keep();
+    let mut world = with_loader(&each_major().remove(0), kept.number);
+    let next = "server_round_robin = 1\n";
+    let pooler = Pooler::start(&world, program, kept.number, 12, next);
+    world.sql("CREATE TABLE t (a int PRIMARY KEY, b text); ALTER TABLE t OWNER TO loader");
+    // The pool has sessions that wait for work, so that no transaction gets the one before.
+    let url = pooler.url().replace("loader@", "loader:secret@");
+    let mut others: Vec<Conn> = (0..8).map(|_| Conn::open(&url).unwrap()).collect();
+    others.iter_mut().for_each(|conn| conn.exec("BEGIN; SELECT 1").map(drop).unwrap());
+    others.iter_mut().for_each(|conn| conn.exec("COMMIT").map(drop).unwrap());
+    let lanes = ["load", "-", "--quiet", "--table", "t", "--method", "lanes", "--lanes", "2"];
+    let once = ["--once", "--source-name", "rows", "--commit-every", "768kB"];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(lanes)
+        .args(once)
+        .args(["--to", &pooler.url()])
+        .env("PGPASSWORD", "secret")
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    // Two chunks of 512 kB for each lane, and each commits.
+    input.write_all(&keyed(0..20_800)).unwrap();
+    let loaded = "SELECT count(*) > 20700 FROM t";
+    wait_until(|| "the lanes do not commit".into(), || world.sql(loaded) == "t");
+    // A chunk for each lane, with the same keys. Neither lane commits before the end of the input.
+    input.write_all(&keyed(30_000..35_200)).unwrap();
+    input.write_all(&keyed(30_000..33_000)).unwrap();
+    drop(input);
+    wait_until(|| "the load does not end".into(), || child.try_wait().unwrap().is_some());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("the same unique key as a record of another lane"), "{said}");
 }

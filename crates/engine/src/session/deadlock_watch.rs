@@ -14,7 +14,7 @@ use super::conn::{Canceller, Conn};
 use super::lane::Lane;
 use crate::error::{Error, Kind};
 use crate::report::Progress;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -27,6 +27,36 @@ const STANDSTILL: u32 = 20;
 
 /// `query_canceled`
 const CANCELED: &str = "57014";
+
+/// The ID of the server process that runs a lane's transaction; 0 if it is not known. Through a
+/// pooler, each transaction may have another process, and the former one then works for other
+/// clients.
+#[derive(Clone, Default)]
+pub struct LaneProcess(Arc<AtomicU32>);
+
+impl LaneProcess {
+    /// Reads the ID in the open transaction.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost.
+    pub fn find(&self, conn: &mut Conn) -> Result<(), Error> {
+        let rows = conn.exec("SELECT pg_catalog.pg_backend_pid()")?;
+        let process = rows[0][0].as_deref().and_then(|id| id.parse().ok()).unwrap_or(0);
+        self.0.store(process, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Call this when the transaction has ended.
+    pub fn forget(&self) {
+        self.0.store(0, Ordering::SeqCst);
+    }
+
+    fn known(&self) -> Option<String> {
+        let process = self.0.load(Ordering::SeqCst);
+        (process != 0).then(|| process.to_string())
+    }
+}
 
 /// What lanes wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,9 +90,8 @@ impl DeadlockWatch {
         }
         let mut members = Vec::new();
         for lane in lanes {
-            let rows = lane.conn.exec("SELECT pg_backend_pid()")?;
-            let pid = rows[0][0].clone().unwrap_or_default();
-            members.push((pid, lane.conn.canceller()));
+            lane.process.find(&mut lane.conn)?;
+            members.push((lane.process.clone(), lane.conn.canceller()));
         }
         let conn = Conn::open(url)?;
         let over = Arc::new(AtomicBool::new(false));
@@ -105,21 +134,13 @@ fn of_another_session() -> Error {
     .with_hint("run it again when the DDL of that session has ended")
 }
 
-/// Cancels a lane that waits for another one in two results in a row.
-fn look(
-    mut conn: Conn,
-    members: &[(String, Arc<Canceller>)],
-    progress: &Progress,
-    over: &AtomicBool,
-    found: &OnceLock<Knot>,
-) {
-    let pids: Vec<&str> = members.iter().map(|(pid, _)| pid.as_str()).collect();
-    let all = pids.join(",");
+/// The query for the lanes among these processes that wait, and whether another lane is the cause.
+fn waits(processes: &str) -> String {
     // Locks that are held only while a page is processed cause no deadlock, however often one is
     // waited for.
-    let sql = format!(
+    format!(
         "SELECT l.pid, pg_catalog.pg_blocking_pids(l.pid) && members.pids FROM pg_catalog.pg_locks l, \
-           (SELECT '{{{all}}}'::int[] AS pids) AS members \
+           (SELECT '{{{processes}}}'::int[] AS pids) AS members \
          WHERE l.pid = ANY (members.pids) AND NOT l.granted \
            AND l.locktype <> ALL ('{{extend,page,frozenid}}') \
            AND (pg_catalog.pg_blocking_pids(l.pid) && members.pids OR EXISTS \
@@ -128,12 +149,23 @@ fn look(
              AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_activity s WHERE s.pid = ANY (members.pids) \
                AND s.wait_event_type IS DISTINCT FROM 'Lock' \
                AND s.wait_event IS DISTINCT FROM 'ClientRead'))"
-    );
+    )
+}
+
+/// Cancels a lane that waits for another one in two results in a row.
+fn look(
+    mut conn: Conn,
+    members: &[(LaneProcess, Arc<Canceller>)],
+    progress: &Progress,
+    over: &AtomicBool,
+    found: &OnceLock<Knot>,
+) {
     let (mut before, mut standstill, mut records) = (Vec::new(), 0, 0);
     while !over.load(Ordering::SeqCst) {
         thread::park_timeout(EVERY);
+        let processes: Vec<String> = members.iter().filter_map(|(of, _)| of.known()).collect();
         // Without a result there is nothing to do; each lane reports the errors of its connection.
-        let Ok(rows) = conn.exec(&sql) else { return };
+        let Ok(rows) = conn.exec(&waits(&processes.join(","))) else { return };
         let waiting = |direct| {
             let rows = rows.iter().filter(move |row| (row[1].as_deref() == Some("t")) == direct);
             rows.filter_map(|row| row[0].clone()).collect::<Vec<_>>()
@@ -149,7 +181,8 @@ fn look(
             None => None,
         };
         if let Some((pid, knot)) = knot {
-            if let Some((_, canceller)) = members.iter().find(|(member, _)| member == pid) {
+            let is_it = |of: &LaneProcess| of.known().as_ref() == Some(pid);
+            if let Some((_, canceller)) = members.iter().find(|(of, _)| is_it(of)) {
                 let _ = found.set(knot);
                 canceller.cancel();
                 return;

@@ -10,6 +10,7 @@ mod savepoint;
 mod window;
 
 use super::conn::{Conn, Probe};
+use super::deadlock_watch::LaneProcess;
 use super::{statement, transaction};
 use crate::blame::is_of_circumstances;
 use crate::buffer_pool::BufferPool;
@@ -94,6 +95,8 @@ impl LaneCounts {
 pub struct Lane {
     /// the connection
     pub conn: Conn,
+    /// the server process of its transaction
+    pub process: LaneProcess,
     plan: Arc<Plan>,
     names: Arc<Vec<String>>,
     progress: Arc<Progress>,
@@ -127,6 +130,7 @@ impl Lane {
     ) -> Lane {
         Lane {
             conn,
+            process: LaneProcess::default(),
             plan,
             names,
             progress,

@@ -64,6 +64,7 @@ impl Lane {
         }
         self.finish()?;
         self.commit_pieces(None, false)?;
+        self.process.forget();
         let Some(pieces) = &mut self.pieces else { return Ok(()) };
         let recording = pieces.recording.clone();
         recording.transactions.add(1);

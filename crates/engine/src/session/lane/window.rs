@@ -66,6 +66,10 @@ impl Lane {
             return Ok(());
         }
         let plan = self.plan.clone();
+        if plan.lanes > 1 {
+            // The lock may be waited for.
+            self.process.find(&mut self.conn)?;
+        }
         unchanged::hold(&mut self.conn, &plan)?;
         self.held = true;
         let Some(router) = &plan.router else { return Ok(()) };
