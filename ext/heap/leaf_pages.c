@@ -44,12 +44,12 @@
  * MEMORY.  The pool has POOL_PAGES pages, or two for each leaf if that is more. It never has more
  * than pgsluice.live_index_memory, but at least one segment. It is allocated by segments, as pages
  * are needed. A leaf that has pages also keeps its batch, which takes 9 kB without rows: most of it
- * is the ring of buffers of its BulkInsertState. If the pool is used up, the full pages of another leaf are installed. At most three leaves
- * for every four pages have any. With indexes it is fewer, since waiting entries need memory for
- * each leaf. A further leaf takes the place of one that has received no row for a while, or else
- * uses its batch. Where thousands of leaves get rows in no order, batches insert rows by ones and
- * twos, and each time the leaf's file may have to be opened again. That is the cost that pages save
- * most.
+ * is the ring of buffers of its BulkInsertState. If the pool is used up, the full pages of another
+ * leaf are installed. At most three leaves for every four pages have any. With indexes it is fewer,
+ * since waiting entries need memory for each leaf. A further leaf takes the place of one that has
+ * received no row for a while, or else uses its batch. Where thousands of leaves get rows in no
+ * order, batches insert rows by ones and twos, and each time the leaf's file may have to be opened
+ * again. That is the cost that pages save most.
  */
 #include "heap/heap.h"
 
