@@ -241,14 +241,17 @@ class PartitionPages(LoadedTwice):
             others.append(subprocess.Popen(self.cluster.command("-f", "-"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
             others[-1].stdin.write(script.encode())
             others[-1].stdin.close()
-        merged = "SELECT route, rows, bool_and((i->'rows'->>'leaf_merge')::int > 10000) FROM pgsluice.last_copy, jsonb_array_elements(indexes) i GROUP BY 1, 2"
+        merged = "SELECT route, rows, bool_and((i->'rows'->>'leaf_merge')::int > 1000) FROM pgsluice.last_copy, jsonb_array_elements(indexes) i GROUP BY 1, 2"
         differ = "SELECT * FROM ({0} EXCEPT ALL TABLE wanted) x UNION ALL SELECT * FROM (TABLE wanted EXCEPT ALL {0}) y LIMIT 5"
         loads = 0
         while loads < 2 or any(other.poll() is None for other in others) and loads < 6:
             self.sql("DELETE FROM t WHERE a < 10000000 AND a % 5 < 2")
             running = [subprocess.Popen(self.cluster.command("-c", "SET pgsluice.copy = on", "-c", COPY.format(path, f", workers {n}"), "-c", merged), stdout=subprocess.PIPE, text=True)
                        for n, path in enumerate(paths)]
-            self.assertEqual([load.communicate()[0] for load in running], ["append|25000|t\n"] * 2)
+            said = [load.communicate()[0].rstrip().split("|") for load in running]
+            self.assertEqual([one[1:] for one in said], [["25000", "t"]] * 2)
+            # Later, VACUUM may have made room in every partition.
+            self.assertTrue(loads > 0 or [one[0] for one in said] == ["append"] * 2, said)
             self.assertEqual(self.sql(differ.format("SELECT a, day, b FROM t WHERE a < 10000000 AND a % 5 < 2")), "")
             loads += 1
         for other in others:
