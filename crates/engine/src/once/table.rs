@@ -35,9 +35,7 @@ pub(super) fn check_partitions(
          LIMIT 1",
         &[Some(&target.oid.to_string()), Some(&unlogged.to_string())],
     )?;
-    conn.exec(
-        "ROLLBACK TO SAVEPOINT pgsluice_partitions; RELEASE SAVEPOINT pgsluice_partitions",
-    )?;
+    conn.exec("ROLLBACK TO SAVEPOINT pgsluice_partitions; RELEASE SAVEPOINT pgsluice_partitions")?;
     let Some(row) = rows.first() else { return Ok(()) };
     let (name, foreign) = (row[0].clone().unwrap_or_default(), row[1].as_deref() == Some("t"));
     if foreign && options.target.route == Route::Nodes {
