@@ -207,8 +207,8 @@ pub struct TargetArguments {
     /// catalog says; may be repeated. Passwords come from ~/.pgpass
     #[arg(long = "node", value_name = "NAME=URL", value_parser = node)]
     pub nodes: Vec<(String, String)>,
-    /// Number of connections for the method lanes [default: the number of cores, but at most
-    /// half of the server's max_connections]
+    /// Number of connections that send rows, for the method lanes [default: the number of cores,
+    /// but at most half of the server's max_connections]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub lanes: Option<u16>,
     /// How the method staged creates its landing table [default: unlogged; temporary if the

@@ -32,7 +32,7 @@ mod settings;
 mod steps;
 
 use fields::left_out;
-use lanes::{alone, commits, committed_how, default_lanes};
+use lanes::{alone, commits, committed_how, connections, default_lanes};
 use locks::{locked_first, Lock};
 use maintenance::maintenance;
 pub(crate) use nodes::refuse_beside_nodes;
@@ -100,8 +100,10 @@ pub struct Plan {
     pub encoding: String,
     /// the server's major version
     pub major: u32,
-    /// number of connections
+    /// number of connections that send rows
     pub lanes: usize,
+    /// the connections that the load has while it sends rows, each number with their purpose
+    pub connections: Vec<(usize, &'static str)>,
     /// number of encoding threads
     pub encoders: usize,
     /// the number of inserted rows may differ from the number of records sent
@@ -201,6 +203,7 @@ pub fn plan(facts: &Facts, options: &Options) -> Result<Arc<Plan>, Error> {
         encoding: options.input.encoding.clone().unwrap_or_else(|| "UTF8".into()),
         major: server.major(),
         lanes: 1,
+        connections: Vec::new(),
         encoders: (*cores).clamp(1, 4),
         may_drop_rows: options.target.filter.is_some()
             || table.triggers.iter().any(|t| t.row && t.before)
@@ -240,6 +243,7 @@ fn complete(plan: &mut Plan, facts: &Facts, options: &Options) -> Result<(), Err
     plan.lands_by_chunk = lands_by_chunk(plan, facts, options);
     around_a_check(plan);
     maintenance(plan, facts, options)?;
+    plan.connections = connections(plan, options);
     all_notes(plan, facts, options);
     Ok(())
 }

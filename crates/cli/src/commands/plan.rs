@@ -59,6 +59,7 @@ fn lines(foretold: &Foretold, files: &[String]) -> Vec<String> {
         format!("rows      {}", wire(plan)),
         format!("columns   {}", plan.columns.join(", ")),
         format!("threads   {} encoding, {} sending", plan.encoders, plan.lanes),
+        format!("sessions  {}", sessions(plan)),
     ];
     lines.extend(plan.route.iter().map(|route| format!("route     {}", words(route))));
     lines.extend(files.iter().map(|file| format!("file      {file}")));
@@ -90,6 +91,7 @@ fn as_json(foretold: &Foretold, files: &[String]) -> Value {
         "columns": plan.columns,
         "route": plan.route.as_ref().map(words),
         "lanes": plan.lanes,
+        "sessions": plan.connections.iter().map(|(number, _)| number).sum::<usize>(),
         "locks": plan.locks,
         "settings": settings(foretold),
         "before": before,
@@ -97,6 +99,14 @@ fn as_json(foretold: &Foretold, files: &[String]) -> Value {
         "objects": all(&foretold.maintenance),
         "notes": all(&plan.notes),
     })
+}
+
+/// How many sessions of servers the load has while it sends rows, and what each is for.
+fn sessions(plan: &Plan) -> String {
+    let all: usize = plan.connections.iter().map(|(number, _)| number).sum();
+    let each: Vec<String> =
+        plan.connections.iter().map(|(number, why)| format!("{number} {why}")).collect();
+    format!("{all}: {}", each.join("; "))
 }
 
 fn wire(plan: &Plan) -> String {

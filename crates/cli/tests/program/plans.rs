@@ -5,6 +5,8 @@ use crate::common::{each_major, wait_until, World};
 use serde_json::Value;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
 
 fn world() -> World {
     World::new(each_major().last().unwrap())
@@ -49,6 +51,53 @@ fn several_commits_are_given_up() {
         let summary = world.load(&all).unwrap();
         assert_eq!(summary["gives_up"], given_up, "{more:?}");
     }
+}
+
+/// The plan says how many connections a load has while it sends rows, and what each is for. A load
+/// has no other ones.
+#[test]
+fn a_load_has_the_connections_of_its_plan() {
+    let mut world = world();
+    let rows = format!("1,{}\n", "x".repeat(90)).repeat(8_000);
+    let lanes = ["--method", "lanes", "--lanes", "2"];
+    let once = |name: &'static str| ["--once", "--source-name", name];
+    let detect = "2 for rows; 1 to detect lanes that wait for each other";
+    let record = format!("{detect}; 1 to lock the record of what is dropped or disabled");
+    let claims = "1 to claim the files, in a transaction until the end";
+    let cases: [(&str, Vec<&str>, u32, String); 5] = [
+        ("", vec![], 1, "1 for rows".into()),
+        ("", lanes.into(), 3, detect.into()),
+        ("CREATE INDEX ON t (a)", lanes.into(), 4, record),
+        ("", once("a").into(), 2, format!("1 for rows; {claims}")),
+        ("", [&lanes[..], &once("b")].concat(), 4, format!("{detect}; {claims}")),
+    ];
+    for (index, more, count, words) in cases {
+        world.sql(&format!("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text); {index}"));
+        let arguments = [&["-", "--table", "t"], &more[..]].concat();
+        let planned = world.run_with(&[&["plan"], &arguments[..]].concat(), rows.as_bytes());
+        let planned = String::from_utf8(planned.stdout).unwrap();
+        assert!(planned.contains(&format!("sessions  {count}: {words}\n")), "{planned}");
+        let mut child = world.start(&[&["load", "--quiet"], &arguments[..]].concat());
+        let mut input = child.stdin.take().unwrap();
+        // The load then waits for more.
+        input.write_all(rows.as_bytes()).unwrap();
+        let sessions = "SELECT count(*) FROM pg_stat_activity \
+            WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+        let has_all = || world.sql(sessions) == count.to_string();
+        wait_until(|| format!("{more:?}: there are not {count} sessions"), has_all);
+        thread::sleep(Duration::from_secs(1));
+        assert_eq!(world.sql(sessions), count.to_string(), "{more:?}");
+        drop(input);
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    let file = world.file("rows.csv", rows.as_bytes());
+    let planned = plan(&world, &[&file, "--table", "t", "--once", "--share"]);
+    let alive =
+        format!("sessions  3: 1 for rows; {claims}; 1 to show that this machine is alive\n");
+    assert!(planned.contains(&alive), "{planned}");
+    let json = world.run(&["plan", &file, "--table", "t", "--once", "--json"]);
+    assert_eq!(serde_json::from_slice::<Value>(&json.stdout).unwrap()["sessions"], 2);
 }
 
 /// By default, a load never locks others out of a table with rows, however many rows it loads. With

@@ -61,3 +61,23 @@ pub(super) fn commits(plan: &mut Plan, options: &Options) {
 pub(super) fn default_lanes(cores: usize, server: &ServerFacts) -> usize {
     cores.min(server.max_connections as usize / 2).max(1)
 }
+
+/// The connections that a load has at the same time while it sends rows, each number with their
+/// purpose.
+pub(super) fn connections(plan: &Plan, options: &Options) -> Vec<(usize, &'static str)> {
+    let nodes = plan.nodes.as_ref().map_or(0, |to| to.nodes.len());
+    let several = usize::from(plan.lanes > 1);
+    let down = usize::from(plan.lanes > 1 && plan.maintenance.any_down());
+    let once = options.once.as_ref();
+    let shared = once.is_some_and(|once| once.share.is_some());
+    let all = [
+        (if nodes == 0 { plan.lanes } else { 0 }, "for rows"),
+        (nodes, "for rows, one on each node"),
+        (usize::from(nodes > 0), "to lock the partitioned table"),
+        (several, "to detect lanes that wait for each other"),
+        (down, "to lock the record of what is dropped or disabled"),
+        (usize::from(once.is_some()), "to claim the files, in a transaction until the end"),
+        (usize::from(shared), "to show that this machine is alive"),
+    ];
+    all.into_iter().filter(|(number, _)| *number > 0).collect()
+}
