@@ -1,7 +1,8 @@
 //! The reject files of a load in the ledger: which of their bytes belong to committed transactions.
 //!
 //! The ledger has rows only for loads that are not complete. If a load continues another one, it
-//! takes over its rows, in the transaction that stops the other load and after the stop.
+//! takes over its rows, in the transaction that stops the other load and after the stop. It must
+//! have all files that the other load has begun: which reject is of which file is not recorded.
 //! `reject::owned` explains why files and rows agree.
 
 use super::lookup::number;
@@ -33,7 +34,8 @@ const OF_BEGUN: &str = "(SELECT s.load FROM pgsluice_loads.sources s WHERE s.num
 ///
 /// # Errors
 ///
-/// A file is missing or has changed, belongs to another load, or cannot be written.
+/// A file is missing or has changed, belongs to another load, or cannot be written; or it has
+/// rejects of a load that has begun other files as well.
 pub(super) fn take_over(
     conn: &mut Conn,
     load: i64,
@@ -44,6 +46,7 @@ pub(super) fn take_over(
 ) -> Result<Taken, Error> {
     let begun = begun.to_string();
     let own = wanted.map(|wanted| absolute(&wanted.file)).transpose()?;
+    check_whole(conn, target, &begun)?;
     let mut sources = names;
     let found = conn.query(
         &format!("SELECT name FROM pgsluice_loads.sources WHERE load IN {OF_BEGUN}"),
@@ -83,6 +86,34 @@ pub(super) fn take_over(
     }
     put(conn, load, &kept)?;
     Ok(taken)
+}
+
+/// Checks that this load has all files of the loads whose rejects it takes over. When it is
+/// complete, the reject files belong to the user.
+fn check_whole(conn: &mut Conn, target: &Target, begun: &str) -> Result<(), Error> {
+    let rows = conn.query(
+        &format!(
+            "SELECT r.file, r.load, s.name FROM pgsluice_loads.reject_files r \
+               JOIN pgsluice_loads.sources s ON s.load = r.load \
+             WHERE r.load IN {OF_BEGUN} AND r.records > 0 AND s.state = 'loading' \
+               AND s.number NOT IN (SELECT n::bigint \
+                 FROM pg_catalog.jsonb_array_elements_text($1::jsonb) n) \
+               AND EXISTS (SELECT FROM pgsluice_loads.pieces p WHERE p.source = s.number) \
+             ORDER BY r.file, s.number LIMIT 1"
+        ),
+        &[Some(begun)],
+    )?;
+    let Some([Some(file), Some(load), Some(name)]) = rows.first().map(Vec::as_slice) else {
+        return Ok(());
+    };
+    Err(Error::new(format!(
+        "the reject file {file} belongs to load {load}, which has also begun {name}"
+    ))
+    .with_hint(format!(
+        "load these files together (pgsluice loads show {load} lists them all); or move the reject \
+         file, and use pgsluice loads forget {file} (table {})",
+        target.sql
+    )))
 }
 
 /// Reads the rows of the files.

@@ -223,6 +223,48 @@ fn a_lost_or_changed_reject_file_is_an_error() {
     assert!(kept(&rejects, None).1.len() > bad.len());
 }
 
+/// A load of two files stops in the middle. One of the files alone is refused, since the reject file
+/// has rejects of both. The same command completes the load.
+#[test]
+fn a_reject_file_stays_with_all_files_of_its_load() {
+    let mut world = world();
+    let (first, second) = (mixed(0, 100_000), mixed(100_000, 100_000));
+    let (a, b) = (world.file("a.csv", &first.0), world.file("b.csv", &second.0));
+    let bad = [first.1, second.1].concat();
+    let (rejects, other) = (world.path("bad"), world.path("other"));
+    let load = |world: &World, files: &[&str], rejects: &str, limit: &str| {
+        let more = [&files[1..], &["--commit-every", "256kB"]].concat();
+        load(world, files[0], rejects, limit, &more)
+    };
+    // The limit counts lines, and each reject has two: it is exceeded in the second file.
+    load(&world, &[&a, &b], &rejects, "400").unwrap_err();
+    assert_eq!(world.sql("SELECT count(DISTINCT source) FROM pgsluice_loads.pieces"), "2");
+    let committed: usize =
+        world.sql("SELECT sum(rejected) FROM pgsluice_loads.commits").parse().unwrap();
+    for (alone, left_out) in [(&a, "/b.csv"), (&b, "/a.csv")] {
+        let said = load(&world, &[alone], &rejects, "none").unwrap_err();
+        assert!(said.contains("has also begun") && said.contains(left_out), "{said}");
+        assert!(said.contains("loads show 1") && said.contains("loads forget"), "{said}");
+        agrees(&mut world, "one file alone");
+    }
+    let summary = load(&world, &[&a, &b], &rejects, "none").unwrap();
+    assert_eq!(summary["rejected_before"], committed, "{summary}");
+    assert_eq!(summary["rejected"], bad.len() - committed, "{summary}");
+    exact(&mut world, &rejects, &bad, "at last");
+
+    // As the hint says, one file alone is loaded if the reject file is forgotten.
+    world.sql("TRUNCATE t; DROP SCHEMA pgsluice_loads CASCADE");
+    load(&world, &[&a, &b], &other, "400").unwrap_err();
+    load(&world, &[&b], &other, "none").unwrap_err();
+    let forget = world.run(&["loads", "forget", &other, "--table", "t"]);
+    assert_eq!(forget.status.code(), Some(0), "{forget:?}");
+    for (file, rejects) in [(&b, "of-b"), (&a, "of-a")] {
+        load(&world, &[file], &world.path(rejects), "none").unwrap();
+    }
+    assert_eq!(world.sql("SELECT count(*) FROM t"), (200_000 - bad.len()).to_string());
+    assert_eq!(world.sql("SELECT count(*) FROM pgsluice_loads.reject_files"), "0");
+}
+
 /// If a load exceeds its reject limit, the reject file shows the rejects of all lanes.
 #[test]
 fn beyond_the_limit_the_rejects_of_all_lanes_are_shown() {
