@@ -108,9 +108,9 @@ pub mod target {
 
 /// The record of loads with `once`.
 pub mod loads {
-    pub use crate::once::forget::{forget, forget_load};
+    pub use crate::once::forget::{forget, forget_load, Forgotten};
     pub use crate::once::listing::{files, list, verify, LoadRow, SourceRow, Verified};
-    pub use crate::once::tables::statements;
+    pub use crate::once::tables::{init, statements};
 }
 
 /// For this crate's own tests with servers. It is not a stable interface.

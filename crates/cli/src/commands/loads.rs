@@ -5,7 +5,7 @@ use crate::connection::ConnectionArguments;
 use crate::failure::Failure;
 use crate::output::{print, say};
 use clap::{Args, Subcommand};
-use pgsluice_engine::loads::{self, LoadRow};
+use pgsluice_engine::loads::{self, Forgotten, LoadRow};
 use pgsluice_engine::Error;
 use serde::Serialize;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use std::process::ExitCode;
 const EXAMPLES: &str = "\
 Examples:
   pgsluice loads list --to \"$URL\"
-  pgsluice loads init --print";
+  pgsluice loads init --to \"$URL\"";
 
 /// List, verify or forget what `load --once` has loaded
 #[derive(Args)]
@@ -74,7 +74,8 @@ struct Show {
 
 /// Compare the files of a load with the hashes that are recorded
 ///
-/// Exit code 1 means that a file differs or cannot be read.
+/// Exit code 1 means that a file differs, has grown, is not complete or cannot be read. A stream
+/// cannot be compared here: load it again, and it is compared.
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 struct Verify {
@@ -84,10 +85,11 @@ struct Verify {
 
 /// Forget loads, or files of a table: the next load with --once loads them again. Their rows stay
 ///
-/// With --table, the arguments are files; without it, they are the numbers of loads. Of a file that
-/// several loads have loaded, what the others have loaded stays recorded. A load that is running is
-/// stopped. A reject file of a load that is not complete is forgotten, too: the load continues
-/// without the rejects that it has. Exit code 1 means that one of them was not recorded.
+/// With --table, the arguments are files; without it, they are the numbers of loads. A file is
+/// forgotten with all other names of the same bytes. If one of several loads of a file is forgotten,
+/// what the others have loaded stays recorded. A load that is running is stopped. A reject file of a
+/// load that is not complete is forgotten, too: the load continues without the rejects that it has.
+/// Exit code 1 means that one of them was not recorded.
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 struct Forget {
@@ -104,17 +106,19 @@ struct Forget {
     connection: ConnectionArguments,
 }
 
-/// The tables of the record, for an administrator to create
+/// Create the tables of the record, or upgrade those of an earlier version
 ///
-/// The first load with --once creates them. If its role may not create a schema, the owner of the
-/// database runs these statements. Each role then sees and writes the record of the tables into
-/// which it may insert.
+/// The first load with --once does the same. If its role may not create a schema or tables, the
+/// owner of the database or a superuser runs this command. Each role then sees and writes the record
+/// of the tables into which it may insert.
 #[derive(Args)]
+#[command(disable_help_flag = true)]
 struct Init {
-    /// Print the statements
-    #[arg(long, required = true)]
-    #[allow(dead_code)] // the command does nothing else
+    /// Only print the statements that create the schema and its tables where they do not exist
+    #[arg(long)]
     print: bool,
+    #[command(flatten)]
+    connection: ConnectionArguments,
 }
 
 /// Runs the command.
@@ -129,20 +133,18 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
         Action::Show(show) => show_load(&show.one),
-        Action::Verify(Verify { one: OneLoad { load, printed } }) => {
-            let all = loads::verify(&printed.connection.target()?, *load)?;
-            put(&all, printed.json, |v| {
-                format!("{}: {}", v.file, v.difference.as_deref().unwrap_or("the same"))
-            })?;
-            let same = all.iter().all(|v| v.difference.is_none());
-            Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-        }
+        Action::Verify(verify) => verify_load(&verify.one),
         Action::Forget(forget) => match &forget.table {
             Some(table) => forget_files(forget, table),
             None => forget_loads(forget),
         },
-        Action::Init(_) => {
-            print(loads::statements())?;
+        Action::Init(init) => {
+            if init.print {
+                print(loads::statements())?;
+            } else {
+                let version = loads::init(&init.connection.target()?)?;
+                print(format_args!("the schema pgsluice_loads has tables of version {version}"))?;
+            }
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -150,9 +152,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 fn forget_files(forget: &Forget, table: &str) -> Result<ExitCode, Failure> {
     let url = forget.connection.target()?;
-    let forgotten = loads::forget(&url, table, &forget.what, &forget.nodes)?;
-    put(&forgotten, false, |file| format!("{file} is forgotten; its rows stay"))?;
-    let missing = forget.what.len().saturating_sub(forgotten.len());
+    let Forgotten { names, missing } = loads::forget(&url, table, &forget.what, &forget.nodes)?;
+    put(&names, false, |file| format!("{file} is forgotten; its rows stay"))?;
     if missing > 0 {
         say(format_args!("error: {missing} of the files are not recorded for {table}"));
         return Ok(ExitCode::FAILURE);
@@ -187,13 +188,34 @@ fn forget_loads(forget: &Forget) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
-fn show_load(OneLoad { load, printed }: &OneLoad) -> Result<ExitCode, Failure> {
-    let url = printed.connection.target()?;
-    let found = loads::list(&url, Some(*load))?;
+/// Reads the row of a load, which must be recorded.
+fn recorded(url: &str, load: i64) -> Result<Vec<LoadRow>, Failure> {
+    let found = loads::list(url, Some(load))?;
     if found.is_empty() {
         return Err(Failure::new(format!("no load {load} is recorded"))
             .with_hint("pgsluice loads list lists those that this role may see"));
     }
+    Ok(found)
+}
+
+fn verify_load(OneLoad { load, printed }: &OneLoad) -> Result<ExitCode, Failure> {
+    let url = printed.connection.target()?;
+    recorded(&url, *load)?;
+    let all = loads::verify(&url, *load)?;
+    if all.is_empty() {
+        say(format_args!("load {load} has no files to compare"));
+    }
+    put(&all, printed.json, |v| {
+        let found = v.difference.as_deref().or(v.not_compared.as_deref());
+        format!("{}: {}", v.file, found.unwrap_or("the same"))
+    })?;
+    let differs = all.iter().any(|v| v.difference.is_some());
+    Ok(if differs { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn show_load(OneLoad { load, printed }: &OneLoad) -> Result<ExitCode, Failure> {
+    let url = printed.connection.target()?;
+    let found = recorded(&url, *load)?;
     put(&found, printed.json, |load| {
         let error = load.error.as_ref().map_or(String::new(), |e| format!("\n  error: {e}"));
         format!("{}{error}", line(load))

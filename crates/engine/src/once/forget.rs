@@ -12,9 +12,23 @@ use crate::session::conn::{Conn, Rows};
 use crate::session::nodes;
 use std::path::Path;
 
+/// The rows of all names of the content that the name `$2` has in the table `$1`.
+const OF_CONTENT: &str = "target = pg_catalog.to_regclass($1) AND coalesce(same_as, number) IN \
+    (SELECT coalesce(n.same_as, n.number) FROM pgsluice_loads.sources n \
+      WHERE n.target = pg_catalog.to_regclass($1) AND n.name = $2)";
+
+/// What was forgotten.
+#[derive(Clone, Debug, Default)]
+pub struct Forgotten {
+    /// the names that were recorded, also other names of the same contents
+    pub names: Vec<String>,
+    /// how many of the files are not recorded
+    pub missing: usize,
+}
+
 /// Forgets files of a table by their paths, streams by their names, and reject files of loads of
-/// the table that are not complete. Returns those that were recorded. `nodes` are addresses to use
-/// in place of those of the catalog.
+/// the table that are not complete. A file is forgotten with all names of its content. `nodes` are
+/// addresses to use in place of those of the catalog.
 ///
 /// # Errors
 ///
@@ -24,28 +38,35 @@ pub fn forget(
     table: &str,
     files: &[String],
     nodes: &[(String, String)],
-) -> Result<Vec<String>, Error> {
-    let Some(mut conn) = open(url)? else { return Ok(Vec::new()) };
-    let mut forgotten = Vec::new();
+) -> Result<Forgotten, Error> {
+    let mut all = Forgotten { missing: files.len(), ..Forgotten::default() };
+    let Some(mut conn) = open(url)? else { return Ok(all) };
     for file in files {
         let path = Path::new(file).canonicalize().ok();
         // If the file is gone, resolve its folder alone.
         let path = path.or_else(|| absolute(Path::new(file)).ok());
         let path = path.and_then(|path| path.to_str().map(str::to_owned));
-        let mut one = |name: &str| forget_one(&mut conn, table, name, nodes);
-        let found = path.map_or(Ok(Vec::new()), |path| one(&path))?;
         // The name of a stream is not a path.
-        forgotten.extend(match found.is_empty() {
-            true => one(file)?,
-            false => found,
-        });
+        for name in path.iter().chain([file]) {
+            // It may be another name of a content that was forgotten before.
+            let found = match all.names.contains(name) {
+                true => Vec::new(),
+                false => forget_one(&mut conn, table, name, nodes)?,
+            };
+            all.names.extend(found);
+            if all.names.contains(name) {
+                all.missing -= 1;
+                break;
+            }
+        }
     }
     release(&mut conn)?;
     conn.exec("COMMIT")?;
-    Ok(forgotten)
+    Ok(all)
 }
 
-/// Forgets what is recorded under a name. Returns that name if anything was recorded.
+/// Forgets what is recorded of the content that has a name. Returns all of its names, or the name
+/// of the reject file.
 fn forget_one(
     conn: &mut Conn,
     table: &str,
@@ -53,23 +74,22 @@ fn forget_one(
     given: &[(String, String)],
 ) -> Result<Vec<String>, Error> {
     let (table, name) = (Some(table), Some(name));
-    stop(
-        conn,
-        "number IN (SELECT load FROM pgsluice_loads.sources \
-           WHERE target = pg_catalog.to_regclass($1) AND name = $2 AND state = 'loading')",
-        &[table, name],
-    )?;
+    let loading = format!(
+        "number IN (SELECT load FROM pgsluice_loads.sources WHERE {OF_CONTENT} AND state = 'loading')"
+    );
+    stop(conn, &loading, &[table, name])?;
     let slices = forget_on_nodes(conn, table.unwrap_or_default(), name.unwrap_or_default(), given)?;
     let rows = conn.query(
-        "WITH rejects AS (DELETE FROM pgsluice_loads.reject_files r \
-               USING pgsluice_loads.loads l WHERE l.number = r.load \
-                 AND l.target = pg_catalog.to_regclass($1) AND (r.file = $2 \
-                   OR pg_catalog.starts_with(r.file, $2 || '.') \
-                     AND pg_catalog.substr(r.file, pg_catalog.length($2) + 2) ~ '^[0-9]+$') \
-               RETURNING $2), \
-             sources AS (DELETE FROM pgsluice_loads.sources \
-               WHERE target = pg_catalog.to_regclass($1) AND name = $2 RETURNING name) \
-             SELECT name FROM sources UNION SELECT * FROM rejects",
+        &format!(
+            "WITH rejects AS (DELETE FROM pgsluice_loads.reject_files r \
+                   USING pgsluice_loads.loads l WHERE l.number = r.load \
+                     AND l.target = pg_catalog.to_regclass($1) AND (r.file = $2 \
+                       OR pg_catalog.starts_with(r.file, $2 || '.') \
+                         AND pg_catalog.substr(r.file, pg_catalog.length($2) + 2) ~ '^[0-9]+$') \
+                   RETURNING $2), \
+                 sources AS (DELETE FROM pgsluice_loads.sources WHERE {OF_CONTENT} RETURNING name) \
+                 SELECT name FROM sources UNION SELECT * FROM rejects"
+        ),
         &[table, name],
     )?;
     Ok(match (rows.is_empty(), slices, name) {
@@ -78,7 +98,7 @@ fn forget_one(
     })
 }
 
-/// Forgets the slices of a file on the nodes of a table. Returns whether there were any. This is
+/// Forgets the slices of a content on the nodes of a table. Returns whether there were any. This is
 /// done before anything is forgotten on the coordinator: if a node cannot be reached, the same
 /// command can be run again later.
 fn forget_on_nodes(
@@ -90,13 +110,17 @@ fn forget_on_nodes(
     let mut any = false;
     for (node, tables) in nodes::tables(conn, table)? {
         let rows = conn.query(
-            "SELECT size, head, tail FROM pgsluice_loads.sources \
-             WHERE target = pg_catalog.to_regclass($1) AND name = $2",
+            &format!(
+                "SELECT size, head, tail, name FROM pgsluice_loads.sources WHERE {OF_CONTENT}"
+            ),
             &[Some(table), Some(name)],
         )?;
-        let mut there = nodes::connect(conn, &node, given)?;
-        let gone = slices::forget(&mut there, &tables, name, rows.first());
-        any |= gone.map_err(|error| nodes::of_node(&node, error))?;
+        let names = rows.iter().map(|row| (row[3].as_deref().unwrap_or(name), Some(row)));
+        for (name, row) in names.chain(rows.is_empty().then_some((name, None))) {
+            let mut there = nodes::connect(conn, &node, given)?;
+            let gone = slices::forget(&mut there, &tables, name, row);
+            any |= gone.map_err(|error| nodes::of_node(&node, error))?;
+        }
     }
     Ok(any)
 }

@@ -1,9 +1,10 @@
 //! Lists recorded loads and their files for users, and compares the files with what is recorded.
 
+use super::identity::Seen;
 use super::lookup::{number, pieces};
 use super::tables;
 use crate::error::Error;
-use crate::input::{compare, Compared};
+use crate::input::{compare, Compared, KnownPiece};
 use crate::session::conn::{Conn, Rows};
 use crate::session::transaction::BEGIN;
 use crate::source::FileSource;
@@ -64,6 +65,8 @@ pub struct Verified {
     pub file: String,
     /// what differs; `None` if nothing does
     pub difference: Option<String>,
+    /// why it cannot be compared, which is no difference; `None` if it was compared
+    pub not_compared: Option<String>,
 }
 
 /// Lists the loads that the role may see, or the one with the number `load`.
@@ -130,11 +133,13 @@ pub fn files(url: &str, load: i64) -> Result<Vec<SourceRow>, Error> {
 }
 
 /// Returns for each file of a load: the row of `sources` that has its pieces, its name, state and
-/// size, and the number, bytes and records of its pieces, whichever load has loaded them.
+/// size, the number, bytes and records of its pieces, whichever load has loaded them, and the hash
+/// of its last bytes.
 fn of_load(conn: &mut Conn, load: i64) -> Result<Rows, Error> {
     conn.query(
         "SELECT coalesce(s.same_as, s.number), s.name, s.state, s.size, count(p.source), \
-             sum(p.end_byte - p.start_byte), sum(p.records) \
+             sum(p.end_byte - p.start_byte), sum(p.records), \
+             '\\x' || pg_catalog.encode(s.tail, 'hex') \
            FROM pgsluice_loads.sources s LEFT JOIN pgsluice_loads.pieces p \
              ON p.source = coalesce(s.same_as, s.number) \
            WHERE s.load = $1::bigint OR s.number IN (SELECT p.source FROM pgsluice_loads.pieces p \
@@ -153,22 +158,49 @@ pub fn verify(url: &str, load: i64) -> Result<Vec<Verified>, Error> {
     let Some(mut conn) = open(url)? else { return Ok(Vec::new()) };
     let mut all = Vec::new();
     for row in of_load(&mut conn, load)? {
-        let file = row[1].clone().unwrap_or_default();
         let known = pieces(&mut conn, number(&row[0]))?;
-        let compared = match file.starts_with('/') {
-            true => compare(&FileSource::new(&file), &known),
-            false => Err(Error::new("it is a stream: load it again, and it is compared")),
+        let file = row[1].clone().unwrap_or_default();
+        let complete = row[2].as_deref() == Some("complete");
+        let stream = !file.starts_with('/');
+        let found = match stream {
+            true => Ok(None),
+            false => difference(&file, &known, complete.then_some((&row[3], &row[7]))),
         };
-        let difference = match compared {
-            Ok(Compared::Same(_)) => None,
-            Ok(Compared::Differs(bytes)) => {
-                Some(format!("bytes {} to {} are not the same", bytes.start, bytes.end))
-            }
+        let difference = match found {
+            Ok(None) if !complete => Some("it is not complete".into()),
+            Ok(found) => found,
             Err(error) => Some(error.message().to_string()),
         };
-        all.push(Verified { file, difference });
+        let is_stream = "it is a stream: load it again, and it is compared";
+        let not_compared = (stream && complete).then(|| is_stream.into());
+        all.push(Verified { file, difference, not_compared });
     }
     Ok(all)
+}
+
+/// Compares a file with its pieces, and, if all of it is loaded, its end with the recorded size and
+/// hash.
+fn difference(
+    file: &str,
+    known: &[KnownPiece],
+    end: Option<(&Option<String>, &Option<String>)>,
+) -> Result<Option<String>, Error> {
+    let source = FileSource::new(file);
+    let more = match compare(&source, known)? {
+        Compared::Differs(bytes) => {
+            return Ok(Some(format!("bytes {} to {} are not the same", bytes.start, bytes.end)));
+        }
+        Compared::Same(more) => more,
+    };
+    let Some((size, tail)) = end.filter(|_| more > 0) else { return Ok(None) };
+    // What follows the records, such as a footer, is in no piece. If it is as it was, so is the end
+    // of the file.
+    let seen = Seen::of(&source, None)?;
+    if seen.size == number::<u64>(size) && Some(seen.ends()?.tail) == *tail {
+        return Ok(None);
+    }
+    let last = known.last().map_or(0, |piece| piece.bytes.end);
+    Ok(Some(format!("the {more} bytes after byte {last} are new or not the same")))
 }
 
 /// Opens a connection and begins a transaction. Returns `None` if the ledger does not exist.

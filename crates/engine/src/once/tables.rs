@@ -180,6 +180,16 @@ pub fn statements() -> String {
     format!("BEGIN;{}{CREATE}{REJECT_FILES}{of_3}{of_4}{PARTS}{HEADERS}COMMIT;", ledger::CREATE)
 }
 
+/// Creates or upgrades the tables, for roles that may not. Returns their version.
+///
+/// # Errors
+///
+/// The server cannot be reached, or as for a load that needs the tables.
+pub fn init(url: &str) -> Result<i32, Error> {
+    ensure(&mut Conn::open(url)?)?;
+    Ok(VERSION)
+}
+
 /// Creates the tables if they are missing, and upgrades tables of earlier versions. Call this
 /// outside a transaction.
 ///
@@ -247,13 +257,16 @@ fn of_another(version: i32) -> Error {
         "the tables of the schema pgsluice_loads have version {version}, and this program needs {VERSION}"
     ))
     .with_hint(match version < VERSION {
-        true => "the next load with `once` by the owner of the schema brings them to this version",
+        true => {
+            "pgsluice loads init, or the next load with `once`, brings them to this version if the \
+             owner of the database runs it"
+        }
         false => "use the version of pgsluice that created them, or a later one",
     })
 }
 
 fn unusable(why: &str) -> Error {
     Error::new(text!("tables in the schema pgsluice_loads are needed: {}", why)).with_hint(
-        "pgsluice loads init `print` prints the statements for the database's owner to run",
+        "pgsluice loads init creates or upgrades them if the owner of the database runs it",
     )
 }

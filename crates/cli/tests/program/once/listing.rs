@@ -110,6 +110,66 @@ fn a_load_is_forgotten_by_its_number() {
     assert_eq!(world.run(&["loads", "forget", "b.csv"]).status.code(), Some(2));
 }
 
+/// A file is forgotten by any of its names, with all of them. The next load of one of these names
+/// loads it.
+#[test]
+fn a_file_is_forgotten_by_any_of_its_names() {
+    let mut world = world();
+    let bytes = lines(0, 1000);
+    let (a, copy) = (world.file("a.csv", &bytes), world.file("copy.csv", &bytes));
+    let load = |world: &World, file: &str| {
+        world.load(&[file, "--table", "t", "--once"]).unwrap()["loaded"].as_u64().unwrap()
+    };
+    assert_eq!((load(&world, &a), load(&world, &copy)), (1000, 0));
+    let forget = world.run(&["loads", "forget", &copy, "nowhere.csv", "--table", "t"]);
+    assert_eq!(forget.status.code(), Some(1));
+    let text = said(&forget);
+    assert!(text.contains("/a.csv is forgotten") && text.contains("/copy.csv is"), "{text}");
+    assert!(text.contains("1 of the files"), "{text}");
+    assert_eq!((load(&world, &copy), load(&world, &a)), (1000, 0));
+    // Both names are given, and the first one is enough.
+    let forget = world.run(&["loads", "forget", &a, &copy, "--table", "t"]);
+    assert_eq!(forget.status.code(), Some(0), "{forget:?}");
+    assert_eq!((load(&world, &a), load(&world, &copy)), (1000, 0));
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "3000");
+}
+
+/// `loads verify` reports files that have grown or are not complete, and loads that are not
+/// recorded. Bytes that are in no piece, such as a footer, are no growth. A stream is no failure.
+#[test]
+fn files_that_are_not_as_they_were_loaded_differ() {
+    let world = world();
+    let all = ["--table", "t", "--once"];
+    let bytes = lines(0, 100_000);
+    let path = world.file("a.csv", &[&bytes[..], b"x,100000 lines\n"].concat());
+    world.load(&[&[path.as_str(), "--skip-footer", "1"], &all[..]].concat()).unwrap();
+    let (verified, code) = objects(&world, &["verify", "1"]);
+    assert_eq!((&verified[0]["difference"], code), (&Value::Null, Some(0)), "{verified:?}");
+    fs::write(&path, [&bytes[..], b"x,100000 lines\n100000,x\n"].concat()).unwrap();
+    let (verified, code) = objects(&world, &["verify", "1"]);
+    let grown = format!("bytes after byte {} are new", bytes.len());
+    assert!(verified[0]["difference"].as_str().unwrap().contains(&grown), "{verified:?}");
+    assert_eq!(code, Some(1));
+
+    let b = world.file("b.csv", &[&lines(200_000, 100_000)[..], b"x,y\n"].concat());
+    world.load(&[&[b.as_str(), "--commit-every", "256kB"], &all[..]].concat()).unwrap_err();
+    let (verified, code) = objects(&world, &["verify", "2"]);
+    assert_eq!((&verified[0]["difference"], code), (&"it is not complete".into(), Some(1)));
+
+    let stream = [&["load", "-", "--source-name", "s.csv", "--quiet"], &all[..]].concat();
+    let output = world.run_with(&stream, b"1,x\n");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let (verified, code) = objects(&world, &["verify", "3"]);
+    assert_eq!((&verified[0]["difference"], code), (&Value::Null, Some(0)), "{verified:?}");
+    assert!(verified[0]["not_compared"].as_str().unwrap().contains("it is a stream"));
+    let text = said(&world.run(&["loads", "verify", "3"]));
+    assert_eq!(text, "s.csv: it is a stream: load it again, and it is compared\n");
+
+    let output = world.run(&["loads", "verify", "9"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(said(&output).contains("no load 9 is recorded"), "{output:?}");
+}
+
 /// docs/load-once-tables.md lists every column of every table of the ledger, and no other.
 #[test]
 fn the_reference_names_every_column() {

@@ -1,13 +1,25 @@
 //! Roles and the tables of the ledger.
 
 use super::{lines, start, world};
-use crate::common::{psql, wait_until};
+use crate::common::{psql, wait_until, World};
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
-/// If a role may not create the ledger, the hint names `loads init --print`, with which an
-/// administrator creates it. Each role then sees and writes only the part of the ledger about its
-/// own tables.
+/// Runs the program as this role.
+fn run_as(world: &World, role: &str, arguments: &[&str]) -> Output {
+    let url = world.server.url("postgres").replace("postgres@", &format!("{role}@"));
+    let program = env!("CARGO_BIN_EXE_pgsluice");
+    Command::new(program).args(arguments).args(["--to", &url]).output().unwrap()
+}
+
+/// Loads a file as this role.
+fn load_as(world: &World, role: &str, path: &str, table: &str) -> Output {
+    run_as(world, role, &["load", path, "--quiet", "--once", "--table", table])
+}
+
+/// A role that may not create the ledger can load after an administrator has run the statements of
+/// `loads init --print`. Each role then sees and writes only the part of the ledger about its own
+/// tables.
 #[test]
 fn an_administrator_creates_the_tables() {
     let mut world = world();
@@ -17,15 +29,10 @@ fn an_administrator_creates_the_tables() {
          REVOKE CREATE ON DATABASE postgres FROM PUBLIC",
     );
     let path = world.file("a.csv", &lines(0, 10));
-    let run = |role: &str, table: &str| {
-        let url = world.server.url("postgres").replace("postgres@", &format!("{role}@"));
-        let all = ["load", &path, "--quiet", "--once", "--table", table, "--to", &url];
-        Command::new(env!("CARGO_BIN_EXE_pgsluice")).args(all).output().unwrap()
-    };
-    let output = run("a", "t");
+    let output = load_as(&world, "a", &path, "t");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("pgsluice loads init --print"), "{said}");
+    assert!(said.contains("hint: pgsluice loads init"), "{said}");
     let init = [env!("CARGO_BIN_EXE_pgsluice"), "loads", "init", "--print"];
     let statements = Command::new(init[0]).args(&init[1..]).output().unwrap().stdout;
     let mut child = Command::new(psql())
@@ -36,10 +43,10 @@ fn an_administrator_creates_the_tables() {
     child.stdin.take().unwrap().write_all(&statements).unwrap();
     assert!(child.wait().unwrap().success());
     for role in ["a", "b", "a"] {
-        let output = run(role, "t");
+        let output = load_as(&world, role, &path, "t");
         assert_eq!(output.status.code(), Some(0), "{output:?}");
     }
-    assert_eq!(run("c", "u").status.code(), Some(0));
+    assert_eq!(load_as(&world, "c", &path, "u").status.code(), Some(0));
     assert_eq!(world.sql("SELECT count(*) FROM t"), "10");
     assert_eq!(world.sql("SELECT count(*) FROM u"), "10");
     // Each role sees and writes only the part of the ledger about its own tables.
@@ -58,6 +65,76 @@ fn an_administrator_creates_the_tables() {
     assert!(world.conn.exec(forged).unwrap_err().message().contains("row-level security"));
     world.sql("DELETE FROM pgsluice_loads.sources; RESET ROLE");
     assert_eq!(world.sql("SELECT string_agg(target::text, ',') FROM pgsluice_loads.sources"), "t");
+}
+
+/// A role may not add what is missing: in a ledger of an earlier version, and in a schema that only
+/// records dropped objects. The hint names `loads init`, and the load works after an administrator
+/// has run it.
+#[test]
+fn an_administrator_upgrades_or_completes_the_tables() {
+    let mut world = world();
+    world.sql(
+        "CREATE ROLE a LOGIN; GRANT INSERT ON t TO a; CREATE INDEX i ON t (a);
+         REVOKE CREATE ON DATABASE postgres FROM PUBLIC",
+    );
+    let (first, second) = (world.file("a.csv", &lines(0, 10)), world.file("b.csv", &lines(10, 10)));
+    let init = |world: &World, path: &str| {
+        let output = load_as(world, "a", path, "t");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("hint: pgsluice loads init"), "{said}");
+        let output = world.run(&["loads", "init"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let output = load_as(world, "a", path, "t");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    };
+    let lanes = ["--method", "lanes", "--lanes", "2", "--indexes", "rebuild"];
+    world.load(&[&[first.as_str(), "--table", "t"], &lanes[..]].concat()).unwrap();
+    let tables = "SELECT string_agg(relname, ' ') FROM pg_class \
+        WHERE relnamespace = 'pgsluice_loads'::regnamespace AND relkind = 'r'";
+    assert_eq!(world.sql(tables), "taken_down");
+    init(&world, &first);
+    world.sql("DROP TABLE pgsluice_loads.headers; UPDATE pgsluice_loads.version SET version = 5");
+    init(&world, &second);
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "30");
+}
+
+/// With the grants of the reference in place of those to PUBLIC, a role uses everything that writes
+/// to the ledger. `loads forget` needs those that the reference names for it.
+#[test]
+fn the_grants_of_the_reference_are_enough() {
+    let mut world = world();
+    world.sql("CREATE ROLE loader LOGIN; GRANT INSERT ON t TO loader");
+    assert!(world.run(&["loads", "init"]).status.success());
+    let reference = include_str!("../../../../../docs/load-once-tables.md");
+    let (_, section) = reference.split_once("\n## Privileges\n").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let grants = section.lines().filter_map(|line| line.strip_prefix("    "));
+    world.sql(&grants.collect::<Vec<_>>().join(" "));
+    let bytes = [&b"a,b\n"[..], &lines(0, 60_000), b"x,y\n"].concat();
+    let [a, b, copy] = ["a.csv", "b.csv", "copy.csv"].map(|name| match name {
+        "b.csv" => world.file(name, &lines(60_000, 60_000)),
+        _ => world.file(name, &bytes),
+    });
+    let rejects = world.path("bad");
+    let reject = ["--commit-every", "256kB", "--on-error", "reject", "--reject-file", &rejects];
+    let loads: [(&[&str], i32); 5] = [
+        (&[&a, "--header", "--commit-every", "256kB"], 4),
+        (&[&[&a, "--header"], &reject[..]].concat(), 3),
+        (&[&copy, "--header"], 0),
+        (&[&b, "--share"], 0),
+        (&[&a, &copy, "--header", "--share"], 0),
+    ];
+    for (arguments, code) in loads {
+        let all = [&["load", "--quiet", "--once", "--table", "t"], arguments].concat();
+        let output = run_as(&world, "loader", &all);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?} {output:?}");
+    }
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "120000");
+    let forget = ["loads", "forget", "1"];
+    assert_eq!(run_as(&world, "loader", &forget).status.code(), Some(1));
+    world.sql("GRANT DELETE ON pgsluice_loads.commits, pgsluice_loads.pieces TO loader");
+    assert_eq!(run_as(&world, "loader", &forget).status.code(), Some(0));
 }
 
 /// The next load upgrades a ledger of an earlier version and keeps what it records. A ledger of a
