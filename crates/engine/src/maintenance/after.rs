@@ -1,122 +1,16 @@
-//! The steps after the rows: moving sequences past loaded keys, and ANALYZE.
+//! The last step after the rows: ANALYZE.
 
-use super::{rows, search_path};
 use crate::error::Error;
-use crate::session::conn::{quote_ident, quote_literal, Conn};
-use serde::Deserialize;
+use crate::session::conn::Conn;
 use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// Up to this many steps, a sequence is moved by nextval, which cannot undo the draws of other
-/// sessions. For more steps setval is used: no session draws as many numbers between the read and
-/// the setval.
-const DRAWN: i128 = 1000;
 
 /// How long the load tries to get the lock for ANALYZE. By default, autovacuum runs once a minute.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The pauses between two attempts: the first and the longest.
 const PAUSES: Range<Duration> = Duration::from_millis(50)..Duration::from_secs(2);
-
-#[derive(Debug, Deserialize)]
-struct Sequence {
-    name: String,
-    column: String,
-    increment: i64,
-    least: i64,
-    greatest: i64,
-    may_move: bool,
-    may_read: bool,
-}
-
-/// A sequence that was behind a loaded key, or may still be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Moved {
-    /// quoted and qualified
-    pub sequence: String,
-    /// the column that the sequence is for
-    pub column: String,
-    /// the key that the sequence must pass, if the role may read it
-    pub key: Option<i128>,
-    /// why the sequence was not moved, if it was not
-    pub left: Option<String>,
-}
-
-/// Moves the sequences of `columns`, which the file supplied, past the keys that the table `oid`
-/// now has; never back. `table` is its name in SQL. Call this last before the commit: sequences do
-/// not roll back. A skipped number does no harm, but a row with a key ahead of its sequence does.
-///
-/// # Errors
-///
-/// The connection is lost, or the server reports an error.
-pub fn sequences(
-    conn: &mut Conn,
-    oid: u32,
-    table: &str,
-    columns: &[String],
-) -> Result<Vec<Moved>, Error> {
-    let list: Vec<String> = columns.iter().map(|c| quote_literal(c)).collect();
-    let sql = include_str!("sequences.sql")
-        .replace("$2::text[]", &format!("ARRAY[{}]::text[]", list.join(", ")));
-    let path = search_path(conn, "pg_catalog")?;
-    let found = rows::<Sequence>(conn, &sql, oid)?;
-    search_path(conn, &path)?;
-    let mut all = Vec::new();
-    for sequence in found {
-        all.extend(pass(conn, table, &sequence)?);
-    }
-    Ok(all)
-}
-
-/// Moves one sequence, if it is behind the farthest key in its direction.
-fn pass(conn: &mut Conn, table: &str, sequence: &Sequence) -> Result<Option<Moved>, Error> {
-    let moved = |key, left: Option<&str>| {
-        Ok(Some(Moved {
-            sequence: sequence.name.clone(),
-            column: sequence.column.clone(),
-            key,
-            left: left.map(str::to_string),
-        }))
-    };
-    if !sequence.may_read {
-        return moved(None, Some("the role cannot see all keys"));
-    }
-    let step = i128::from(sequence.increment);
-    let farthest = if step > 0 { "max" } else { "min" };
-    let column = quote_ident(&sequence.column);
-    // The column may be numeric. Only the whole part can be equal to a number of the sequence.
-    let rows =
-        conn.exec(&format!("SELECT pg_catalog.trunc({farthest}({column})::numeric) FROM {table}"))?;
-    let Some(key) = rows[0][0].as_deref().and_then(|k| k.parse::<i128>().ok()) else {
-        return Ok(None);
-    };
-    if !sequence.may_move {
-        return moved(Some(key), Some("the role may not move it"));
-    }
-    let rows = conn.exec(&format!("SELECT last_value, is_called FROM {}", sequence.name))?;
-    let last: i128 = rows[0][0].as_deref().and_then(|v| v.parse().ok()).unwrap_or_default();
-    let called = rows[0][1].as_deref() == Some("t");
-    let ahead = if step > 0 { key - last } else { last - key };
-    if ahead < 0 || (ahead == 0 && called) {
-        return Ok(None);
-    }
-    // Move by whole steps, so that a sequence that counts by tens keeps its last digit.
-    let steps = (ahead + step.abs() - 1) / step.abs();
-    let target = last + steps * step;
-    if target > i128::from(sequence.greatest) || target < i128::from(sequence.least) {
-        return moved(Some(key), Some("it ends before that key"));
-    }
-    let draws = steps + i128::from(!called);
-    let name = quote_literal(&sequence.name);
-    if draws <= DRAWN {
-        let draw = format!("SELECT max(pg_catalog.nextval({name}::regclass)) FROM pg_catalog.generate_series(1, {draws})");
-        conn.exec(&draw)?;
-    } else {
-        conn.exec(&format!("SELECT pg_catalog.setval({name}::regclass, {target})"))?;
-    }
-    moved(Some(key), None)
-}
 
 /// The result of ANALYZE or VACUUM.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,13 +2,13 @@
 //! crash. Several connections build indexes at the same time.
 
 use super::change::{attach, build, same, Restored};
-use super::{search_path, settings};
+use super::settings;
 use crate::error::Error;
 use crate::facts::TableObjects;
 use crate::ledger::{self, LedgerEntry};
 use crate::plan::policy::Choice;
 use crate::session::conn::Conn;
-use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
+use crate::session::transaction::{search_path, BEGIN, NO_TIMEOUTS};
 use std::sync::Mutex;
 use std::time::Instant;
 

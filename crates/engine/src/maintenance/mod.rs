@@ -20,11 +20,10 @@ mod committed;
 mod objects;
 mod settings;
 
-pub use after::{finish, finish_within, sequences, Finished, Moved};
+pub use crate::session::sequences::{sequences, Moved};
+pub use after::{finish, finish_within, Finished};
 pub use change::{put_back, take_down, PutBack, Restored, TakenDown};
 pub use committed::{put_back_committed, Connect, Outcome};
-use objects::rows;
-pub(crate) use objects::search_path;
 pub use settings::for_builds;
 
 /// The report line for the created ledger.

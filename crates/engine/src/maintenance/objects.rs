@@ -34,30 +34,12 @@ impl TableObjects {
     }
 }
 
-/// Sets `search_path` until the transaction ends. Returns the previous value.
-///
-/// # Errors
-///
-/// The connection is lost.
-pub(crate) fn search_path(conn: &mut Conn, path: &str) -> Result<String, Error> {
-    let rows = conn.query(
-        "SELECT pg_catalog.current_setting('search_path'), \
-         pg_catalog.set_config('search_path', $1, true)",
-        &[Some(path)],
-    )?;
-    Ok(rows[0][0].clone().unwrap_or_default())
-}
-
 fn is_empty(conn: &mut Conn, name: &str) -> Result<bool, Error> {
     let rows = conn.exec(&format!("SELECT NOT EXISTS (SELECT FROM {name})"))?;
     Ok(rows[0][0].as_deref() == Some("t"))
 }
 
-pub(super) fn rows<T: for<'a> Deserialize<'a>>(
-    conn: &mut Conn,
-    sql: &str,
-    oid: u32,
-) -> Result<Vec<T>, Error> {
+fn rows<T: for<'a> Deserialize<'a>>(conn: &mut Conn, sql: &str, oid: u32) -> Result<Vec<T>, Error> {
     let rows = conn.query(sql, &[Some(&oid.to_string())])?;
     let json = rows.iter().map(|r| r[0].as_deref().unwrap_or("null"));
     json.map(|j| serde_json::from_str(j).map_err(|e| Error::new(format!("catalog query: {e}"))))

@@ -134,6 +134,8 @@ pub(crate) struct Recording {
     pub committed: Counter,
     /// transactions that are committed before the end of the load
     pub transactions: Counter,
+    /// held by the lane that moves sequences, before it has used any of them in its transaction
+    pub moving: Mutex<()>,
     /// rows of `commits` that the load has written
     commits: Arc<Counter>,
     /// of a shared load: the parts of this recording
@@ -199,6 +201,7 @@ impl Recording {
             options,
             committed: Counter::default(),
             transactions: Counter::default(),
+            moving: Mutex::default(),
             commits: Arc::default(),
             parts: None,
             registrar: Mutex::default(),

@@ -17,6 +17,7 @@ pub(crate) mod nodes;
 pub(crate) mod partitions;
 pub(crate) mod prepared;
 mod refused;
+pub mod sequences;
 mod socket;
 pub mod staged;
 pub mod statement;

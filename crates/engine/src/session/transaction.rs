@@ -66,6 +66,20 @@ fn set(conn: &mut Conn, name: &str, value: &str) -> Result<(), Error> {
     Ok(())
 }
 
+/// Sets `search_path` until the transaction ends. Returns the previous value.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(crate) fn search_path(conn: &mut Conn, path: &str) -> Result<String, Error> {
+    let rows = conn.query(
+        "SELECT pg_catalog.current_setting('search_path'), \
+         pg_catalog.set_config('search_path', $1, true)",
+        &[Some(path)],
+    )?;
+    Ok(rows[0][0].clone().unwrap_or_default())
+}
+
 /// Ends the transaction before the rows, for the method that commits each row. After that, each
 /// statement includes its settings: with a pooler, it may run in another session than the one
 /// before.

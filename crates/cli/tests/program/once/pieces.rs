@@ -214,6 +214,65 @@ fn indexes_are_kept() {
     assert_eq!(counts(&mut world), thrice(100_000));
 }
 
+/// Sequences pass the keys of each commit. So other sessions insert rows without a duplicate while
+/// the load runs, and after it has failed.
+#[test]
+fn sequences_pass_the_keys_of_each_commit() {
+    let mut world = world();
+    let path = world.file("a.csv", &[&lines(1, 200_000)[..], b"x,y\n"].concat());
+    for more in [&[][..], &["--method", "lanes", "--lanes", "2"]] {
+        world.sql(
+            "DROP SCHEMA IF EXISTS pgsluice_loads CASCADE; DROP TABLE IF EXISTS k; \
+             CREATE TABLE k (id serial PRIMARY KEY, b text)",
+        );
+        let all = [&path, "--table", "k", "--once", "--commit-every", "512kB"];
+        world.load(&[&all[..], more].concat()).unwrap_err();
+        let last: usize = world.sql("SELECT max(id) FROM k").parse().unwrap();
+        assert!(last > 10_000, "{last}");
+        let next: usize = world.sql("SELECT nextval('k_id_seq')").parse().unwrap();
+        assert!(next > last && next < 200_002, "{next} after {last}, {more:?}");
+    }
+}
+
+/// Statement triggers fire once for each file in each transaction, and one note of the plan says so.
+/// With rejects, they fire once for each chunk.
+#[test]
+fn statement_triggers_fire_in_each_transaction() {
+    let mut world = world();
+    world.sql(
+        "CREATE TABLE fired (xid xid8); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS \
+           'BEGIN INSERT INTO fired VALUES (pg_current_xact_id()); RETURN NULL; END'; \
+         CREATE TRIGGER f AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION f()",
+    );
+    let files = [lines(0, 50_000), lines(50_000, 50_000)];
+    let [a, b] = [("a.csv", &files[0]), ("b.csv", &files[1])].map(|(name, f)| world.file(name, f));
+    let all = [&a, &b, "--table", "t", "--once", "--commit-every", "1MB"];
+    let rejects = world.path("bad");
+    let rejects = ["--on-error", "reject", "--reject-file", &rejects];
+    let lanes = ["--method", "lanes", "--lanes", "2"];
+    for (more, each) in [
+        (&[][..], "file in each transaction\n"),
+        (&lanes, "file in each transaction\n"),
+        (&rejects, "chunk\n"),
+    ] {
+        world.sql("TRUNCATE t, fired; DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
+        let plan = world.run(&[&["plan"], &all[..], more].concat());
+        let plan = String::from_utf8(plan.stdout).unwrap();
+        let notes: Vec<&str> = plan.split("statement triggers fire once for each ").collect();
+        assert!(notes.len() == 2 && notes[1].starts_with(each), "{more:?} {plan}");
+        world.load(&[&all[..], more].concat()).unwrap();
+        let counted = if each == "chunk\n" { "*" } else { "DISTINCT p.source" };
+        let differ = format!(
+            "SELECT count(*) FROM (SELECT xid, count(*) AS n FROM fired GROUP BY xid) f FULL JOIN \
+               (SELECT c.xid, count({counted}) AS n FROM pgsluice_loads.commits c \
+                  JOIN pgsluice_loads.pieces p ON p.commit = c.number GROUP BY c.xid) p \
+               USING (xid) WHERE f.n IS DISTINCT FROM p.n"
+        );
+        assert_eq!(world.sql(&differ), "0", "{more:?}");
+        assert!(world.sql("SELECT count(*) FROM fired").parse::<u32>().unwrap() > 3, "{more:?}");
+    }
+}
+
 /// A record that is too long to be held in memory is read in pieces, and no commit comes between
 /// them.
 #[test]

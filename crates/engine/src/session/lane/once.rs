@@ -5,11 +5,12 @@ use crate::error::{Error, Kind};
 use crate::once::record::{Amounts, Piece, Recording};
 use crate::reject::{Block, Reject, Rejects, Spool};
 use crate::session::conn::Conn;
+use crate::session::sequences::{pass, quickly_moved, KeySequence};
 use crate::session::transaction;
 use pgsluice_core::scan::Eol;
 use std::io::Read;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a lane will record at its next commit.
 pub(super) struct Pieces {
@@ -21,14 +22,22 @@ pub(super) struct Pieces {
     rejected: Arc<Mutex<Spool>>,
     /// number of rows that the lane has committed
     committed: u64,
+    /// the sequences that are moved before each commit, once they are looked up
+    sequences: Option<Vec<KeySequence>>,
 }
 
 impl Lane {
     /// From now on, records what the lane sends.
     pub(crate) fn record_for(&mut self, recording: &Arc<Recording>) {
         let recording = recording.clone();
-        let (sent, rejected) = (Vec::new(), Arc::default());
-        self.pieces = Some(Pieces { recording, sent, bytes: 0, rejected, committed: 0 });
+        self.pieces = Some(Pieces {
+            recording,
+            sent: Vec::new(),
+            bytes: 0,
+            rejected: Arc::default(),
+            committed: 0,
+            sequences: None,
+        });
     }
 
     /// What to record of a chunk once it is sent.
@@ -82,6 +91,9 @@ impl Lane {
     /// Another load has taken over the files, the numbers of loaded and rejected records do not add
     /// up to that of read ones, the rejects cannot be written, or the connection is lost.
     pub(crate) fn commit_pieces(&mut self, rows: Option<u64>, last: bool) -> Result<(), Error> {
+        if !last {
+            self.pass_keys()?;
+        }
         let Some(pieces) = &mut self.pieces else { return Ok(()) };
         let (sent, amount) = (std::mem::take(&mut pieces.sent), locked(&pieces.rejected).amount());
         let read = sent.iter().map(|piece| piece.records).sum();
@@ -125,6 +137,23 @@ impl Lane {
         if let Some(pieces) = &mut self.pieces {
             pieces.committed = self.counts.rows;
         }
+        Ok(())
+    }
+
+    /// Moves sequences past the keys of the open transaction. A sequence whose farthest key no index
+    /// finds is moved at the end of the load. Only other connections see rows that nodes have.
+    fn pass_keys(&mut self) -> Result<(), Error> {
+        let (Some(pieces), None) = (&mut self.pieces, &self.nodes) else { return Ok(()) };
+        let found = match pieces.sequences.take() {
+            Some(found) => found,
+            None => quickly_moved(&mut self.conn, self.plan.oid, &self.plan.columns)?,
+        };
+        let recording = pieces.recording.clone();
+        let _alone = recording.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        for sequence in &found {
+            pass(&mut self.conn, &self.plan.table, sequence)?;
+        }
+        pieces.sequences = Some(found);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 -- The sequences that give values to columns $2 (a text array) of the table $1:
 -- those that a column owns and those that its default draws from, also of the
 -- column of the same name in the tables that $1 is a partition of. One JSON
--- object each, read as `Sequence`.
+-- object each, read as `KeySequence`.
 WITH RECURSIVE tables AS (
   SELECT $1::oid AS oid UNION SELECT relid::oid FROM pg_partition_ancestors($1::oid::regclass)
 ), drawn AS (
@@ -30,7 +30,11 @@ SELECT json_build_object(
   'greatest', q.seqmax,
   'may_move', has_sequence_privilege(s.oid, 'UPDATE') AND has_sequence_privilege(s.oid, 'SELECT'),
   'may_read', has_column_privilege(a.attrelid, a.attnum, 'SELECT')
-    AND NOT row_security_active(a.attrelid)
+    AND NOT row_security_active(a.attrelid),
+  'indexed', EXISTS (
+    SELECT FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
+    JOIN pg_am m ON m.oid = x.relam AND m.amname = 'btree'
+    WHERE i.indrelid = a.attrelid AND i.indisvalid AND i.indpred IS NULL AND i.indkey[0] = a.attnum)
 ) FROM pg_attribute a
 JOIN named ON named.attname = a.attname
 JOIN pg_class s ON s.oid = named.sequence AND s.relkind = 'S'
