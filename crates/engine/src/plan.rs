@@ -32,7 +32,7 @@ mod settings;
 mod steps;
 
 use fields::left_out;
-use lanes::{alone, commits, committed_how, connections, default_lanes};
+use lanes::{alone, commits, committed_how, connections, default_lanes, fired_for};
 use locks::{locked_first, Lock};
 use maintenance::maintenance;
 pub(crate) use nodes::refuse_beside_nodes;
@@ -239,6 +239,9 @@ fn complete(plan: &mut Plan, facts: &Facts, options: &Options) -> Result<(), Err
     route::route(plan, facts, options);
     nodes::to_nodes(plan, facts, options)?;
     commits(plan, options);
+    if facts.table.statement_triggers() && triggers_fire(plan.method, &facts.table, options) {
+        plan.notes.extend(fired_for(plan, options));
+    }
     plan.plain = plain(plan, options);
     plan.lands_by_chunk = lands_by_chunk(plan, facts, options);
     around_a_check(plan);
@@ -281,7 +284,7 @@ fn all_notes(plan: &mut Plan, facts: &Facts, options: &Options) {
     found.extend(advice(input, server, table, &facts.advice, fired_by));
     let mut notes: Vec<Text> = found.into_iter().map(Text::from).collect();
     notes.append(&mut plan.notes);
-    notes.extend(once_notes(plan, options));
+    notes.extend(once_notes(options));
     notes.extend(facts.causes.notes(plan, options));
     notes.extend(facts.causes.signs.notes(&plan.fields, facts, options));
     notes.extend(input.notes.iter().cloned().map(Text::from));
@@ -451,9 +454,6 @@ fn several_lanes(plan: &mut Plan, facts: &Facts, options: &Options) {
             plan.notes.extend(alone.map(|why| text!("one connection instead of several: {}", why)));
             let how = committed_how(plan.two_phase, plan.once);
             plan.notes.extend((plan.lanes > 1).then(|| how.into()));
-            if plan.one_statement {
-                plan.notes.push("the statement triggers fire once for each lane".into());
-            }
         }
         Method::Insert => plan.notes.push(
             "commits do not wait for the disk, the last one waits for all: a crash of the server \
@@ -464,9 +464,6 @@ fn several_lanes(plan: &mut Plan, facts: &Facts, options: &Options) {
             let landing = landing::landing(plan, table, &options.target, server.process);
             plan.before.push(landing.create.clone());
             plan.landing = Some(landing);
-        }
-        _ if plan.one_statement && options.input.sources.len() > 1 => {
-            plan.notes.push("the statement triggers fire once for each file".into());
         }
         _ => {}
     }

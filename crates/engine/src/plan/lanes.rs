@@ -1,9 +1,10 @@
 //! How several connections differ from one.
 
 use super::once::amount;
-use super::Plan;
+use super::{Plan, Wire};
 use crate::facts::{ServerFacts, TableFacts};
 use crate::options::{Method, Options};
+use crate::text::{text, Text};
 
 /// Why several connections would not check the rows like one: none of them sees the rows of the
 /// others before the end.
@@ -54,6 +55,25 @@ pub(super) fn commits(plan: &mut Plan, options: &Options) {
         true => pieces,
         false => format!("{pieces}; {}", plan.cost),
     };
+}
+
+/// How often statement triggers fire, if that is not once for the load.
+pub(super) fn fired_for(plan: &Plan, options: &Options) -> Option<Text> {
+    let files = options.input.sources.len() > 1;
+    let several = options.once.as_ref().is_some_and(|once| once.commits_every().is_some());
+    let each = match (files, several, plan.lanes > 1) {
+        _ if matches!(plan.wire, Wire::Insert(_)) => "INSERT",
+        _ if options.rejects.is_some() => "chunk",
+        // All rows are moved from the temporary table by one statement.
+        _ if plan.landing.is_some() => return None,
+        (true, true, _) => "file in each transaction",
+        (false, true, _) => "transaction",
+        (true, false, true) => "file in each lane",
+        (false, false, true) => "lane",
+        (true, false, false) => "file",
+        (false, false, false) => return None,
+    };
+    Some(text!("the statement triggers fire once for each {}", each))
 }
 
 /// One connection for each core, but at most half of the server's connections. Other sessions need

@@ -1,6 +1,5 @@
 //! The effects of `once` on the plan.
 
-use super::Plan;
 use crate::error::Error;
 use crate::facts::TableFacts;
 use crate::options::{Method, Options};
@@ -48,7 +47,7 @@ pub(super) fn refuse_once(
 }
 
 /// The notes for the user.
-pub(super) fn once_notes(plan: &Plan, options: &Options) -> Vec<Text> {
+pub(super) fn once_notes(options: &Options) -> Vec<Text> {
     let Some(once) = &options.once else { return Vec::new() };
     let recorded = "what is loaded is recorded in the schema pgsluice_loads, and loaded once";
     let mut notes = vec![recorded.into()];
@@ -66,9 +65,6 @@ pub(super) fn once_notes(plan: &Plan, options: &Options) -> Vec<Text> {
              and now() differs between the transactions"
                 .into(),
         );
-        if plan.one_statement {
-            notes.push("the statement triggers fire once for each transaction".into());
-        }
     }
     notes
 }

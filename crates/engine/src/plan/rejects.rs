@@ -18,10 +18,7 @@ pub(super) fn rejected_records(plan: &mut Plan, table: &TableFacts, options: &Op
         rejects.limit,
         unit
     ));
-    if plan.one_statement {
-        plan.one_statement = false;
-        plan.notes.push("statement triggers fire once for each chunk, since it is a COPY".into());
-    }
+    plan.one_statement = false;
     if table.refers_to_itself {
         plan.notes.push(text!(
             "{} refers to itself: a record that refers to a later one may be rejected, and can be loaded from the reject file afterwards",
