@@ -1,6 +1,6 @@
 //! The reject files: the records in one, the reasons in the other, and more pairs if necessary.
 
-use super::line::{parts, Quotes, TAIL};
+use super::line::{may_stay_open, parts, Quotes, TAIL};
 use super::output::Output;
 use super::owned::{self, FileLock, Kept, Reserved};
 use super::{side_path, Amount, Existing, Reject};
@@ -93,7 +93,7 @@ impl RejectFile {
             held,
             reasons_held,
             // The rejects of an earlier load may leave a quote open.
-            open: held,
+            open: held && may_stay_open(dialect),
             header: header.map(<[u8]>::to_vec),
             eol,
             cut_off,
@@ -132,7 +132,7 @@ impl RejectFile {
             existing,
             held,
             reasons_held: side.bytes > 0,
-            open: held,
+            open: held && may_stay_open(dialect),
             header: header.map(<[u8]>::to_vec),
             eol,
             cut_off,

@@ -37,6 +37,12 @@ fn escapes_what_follows(content: &[u8], dialect: &Dialect) -> bool {
     scanner.next(&mut Record::default()) == Ok(Next::Partial)
 }
 
+/// Whether a record of lines by these rules may leave a quote open. If a quote can open only at the
+/// start of a field, the next record does not close an open quote; its own line ends it.
+pub(super) fn may_stay_open(dialect: Option<&Dialect>) -> bool {
+    dialect.is_some_and(|d| d.format == Format::Csv && !d.strict())
+}
+
 /// Finds out, while a record is written, whether it leaves a quote open.
 pub(super) struct Quotes<W> {
     out: W,
@@ -46,9 +52,7 @@ pub(super) struct Quotes<W> {
 impl<W: Write> Quotes<W> {
     /// Begins a record of lines by these rules, which end with `eol`.
     pub fn new(out: W, dialect: Option<&Dialect>, eol: Eol) -> Self {
-        // If a quote can open only at the start of a field, the next record does not close an open
-        // quote; its own line ends it.
-        let csv = dialect.filter(|d| d.format == Format::Csv && !d.strict());
+        let csv = dialect.filter(|dialect| may_stay_open(Some(dialect)));
         Quotes { out, splitter: csv.map(|dialect| Splitter::new(dialect, eol)) }
     }
 

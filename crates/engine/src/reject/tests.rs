@@ -1,7 +1,7 @@
 //! Tests of the content of the reject files.
 
 use super::*;
-use pgsluice_core::scan::Dialect;
+use pgsluice_core::scan::{Dialect, StrayQuotes};
 
 fn reject() -> Reject {
     Reject {
@@ -81,5 +81,26 @@ fn no_record_closes_the_quote_of_another() {
         assert_eq!(side.lines().count(), count, "{name}");
     }
     assert!(file.more().unwrap().contains("bad.csv.4"));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_long_record_is_appended_where_no_quote_can_stay_open() {
+    let dir = std::env::temp_dir().join(format!("pgsluice-long-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("bad.csv");
+    let strict = Dialect { stray_quotes: StrayQuotes::Error, ..Dialect::csv() };
+    for (dialect, files) in [(strict, 1), (Dialect::text(), 1), (Dialect::csv(), 2)] {
+        std::fs::write(&path, "1,x\n").unwrap();
+        let form = RejectForm::Lines(&dialect, None);
+        let mut file = RejectFile::create(&path, Existing::Append, form).unwrap();
+        let long = [&b"2,"[..], &[b'y'; 200], b"\n"].concat();
+        let reject = Reject { length: long.len() as u64, ..reject() };
+        file.add_from(&reject, &mut &long[..], Eol::Nl).unwrap();
+        file.sync().unwrap();
+        assert_eq!((numbered(&path, 2).exists(), file.more().is_some()), (files > 1, files > 1));
+        let first = std::fs::read(&path).unwrap();
+        assert_eq!(first == [b"1,x\n", &long[..]].concat(), files == 1);
+    }
     std::fs::remove_dir_all(&dir).unwrap();
 }

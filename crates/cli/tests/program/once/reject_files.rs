@@ -36,6 +36,27 @@ fn long_records_are_loaded_or_rejected_whole() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), rows.to_string());
 }
 
+/// A continued load rejects a record that is too long for memory. It is appended to the reject file:
+/// under rules by which no reject leaves a quote open, no second file is needed.
+#[test]
+fn a_long_record_of_a_continued_load_needs_no_second_file() {
+    let mut world = world();
+    let (mut bytes, mut bad) = mixed(0, 60_000);
+    let long = format!("x2,\"{}\"\n", "long, \n".repeat(1_300_000));
+    bytes.extend_from_slice(long.as_bytes());
+    bad.push(long);
+    let path = world.file("a.csv", &bytes);
+    let rejects = world.path("bad");
+    load(&world, &path, &rejects, "100", &["--commit-every", "64kB"]).unwrap_err();
+    let before = world.sql("SELECT sum(records) FROM pgsluice_loads.reject_files");
+    assert_ne!(before, "0");
+    let summary = load(&world, &path, &rejects, "none", &["--commit-every", "64kB"]).unwrap();
+    assert_eq!(summary["rejected_before"], before.parse::<u64>().unwrap(), "{summary}");
+    let records = fs::read_to_string(&rejects).unwrap();
+    assert!(records == bad.concat(), "{} of {} bytes", records.len(), bad.concat().len());
+    assert!(!fs::exists(world.path("bad.2")).unwrap(), "{summary}");
+}
+
 /// The last COMMIT fails, and its transaction has no rejects. By then, the binary reject file has
 /// its trailer, which the next load writes again. Other bytes after the recorded ones are an error.
 #[test]
