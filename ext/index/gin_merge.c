@@ -471,7 +471,7 @@ sluice_gin_merge_add(GinMerge *merge, const ItemPointerData *tid, const Datum *v
 
 	for (int i = 0; i < merge->state.origTupdesc->natts; i++)
 	{
-		GinValuePlace place;
+		GinValuePlace place = {0};
 
 		if (isnull[i])
 			add_without_key(merge, i + 1, GIN_CAT_NULL_ITEM, row);
