@@ -88,9 +88,9 @@ scan_rows_in_ranges(SluiceIndexBuild *build)
 	for (BlockNumber block = 0; block < blocks && !build->unfit; block += count)
 	{
 		/*
-		 * Each range reads through a ring of buffers of its own, which evicts
-		 * others until it is full. So there are few ranges: each is as long as
-		 * all before it.
+		 * Each range gets a new ring of buffers, and until the ring is full,
+		 * reading evicts other pages. So there are few ranges: each is as long
+		 * as all before it.
 		 */
 		count = Min(Max(Max(sluice_threshold(BLOCKS_BY_ROW), 1), block), blocks - block);
 		build->reltuples +=

@@ -48,8 +48,8 @@ store_lines(IndexWriter *load, InsertedRows *rows, const PlacedRow *placed, int 
  * Whether the rows continue the last range: their lines follow, and no place
  * is left between the two. Rows that get other entries as soon as they are in
  * the table come one block at a time, and a range for each block would take as
- * much memory as the table has blocks. Rows that wait for the end begin a
- * range of their own.
+ * much memory as the table has blocks. The first rows that wait for the end
+ * begin a new range.
  */
 static bool
 continue_range(const IndexWriter *load, const PlacedRow *placed)

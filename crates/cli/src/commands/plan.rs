@@ -59,7 +59,7 @@ fn lines(foretold: &Foretold, files: &[String]) -> Vec<String> {
         format!("rows      {}", wire(plan)),
         format!("columns   {}", plan.columns.join(", ")),
         format!("threads   {} encoding, {} sending", plan.encoders, plan.lanes),
-        format!("sessions  {}", sessions(plan)),
+        format!("sessions  {}: {}", sessions(plan), purposes(plan)),
     ];
     lines.extend(plan.route.iter().map(|route| format!("route     {}", words(route))));
     lines.extend(files.iter().map(|file| format!("file      {file}")));
@@ -91,7 +91,7 @@ fn as_json(foretold: &Foretold, files: &[String]) -> Value {
         "columns": plan.columns,
         "route": plan.route.as_ref().map(words),
         "lanes": plan.lanes,
-        "sessions": plan.connections.iter().map(|(number, _)| number).sum::<usize>(),
+        "sessions": sessions(plan),
         "locks": plan.locks,
         "settings": settings(foretold),
         "before": before,
@@ -101,12 +101,15 @@ fn as_json(foretold: &Foretold, files: &[String]) -> Value {
     })
 }
 
-/// How many sessions of servers the load has while it sends rows, and what each is for.
-fn sessions(plan: &Plan) -> String {
-    let all: usize = plan.connections.iter().map(|(number, _)| number).sum();
-    let each: Vec<String> =
-        plan.connections.iter().map(|(number, why)| format!("{number} {why}")).collect();
-    format!("{all}: {}", each.join("; "))
+/// How many sessions of servers the load has while it sends rows.
+fn sessions(plan: &Plan) -> usize {
+    plan.connections.iter().map(|(number, _)| number).sum()
+}
+
+/// What each of them is for.
+fn purposes(plan: &Plan) -> String {
+    let each = plan.connections.iter().map(|(number, why)| format!("{number} {why}"));
+    each.collect::<Vec<_>>().join("; ")
 }
 
 fn wire(plan: &Plan) -> String {

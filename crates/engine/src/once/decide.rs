@@ -108,11 +108,7 @@ impl Found<'_> {
     ) -> Result<(), Error> {
         let (seen, name) = (self.seen[i].clone(), self.sources[i].name());
         let end = known.last().map_or(0, |p| p.bytes.end);
-        let outside = match more > 0 && row.size != seen.size {
-            true => Some(end),
-            false => self.outside(conn, i, ends, row, (known, more))?,
-        };
-        match outside {
+        match self.outside(conn, i, ends, row, (known, more))? {
             None => self.touched.push((row.number, seen, ends.clone())),
             Some(at) if at < end => {
                 let next = known.iter().map(|p| p.bytes.start).find(|start| *start > at);
@@ -133,7 +129,8 @@ impl Found<'_> {
 
     /// Returns where the first record of a file begins that is in none of the ranges of a complete
     /// source, whose bytes it has. Their hashes do not cover what was not a record when the source
-    /// was loaded: comments, a footer. That may have changed while name and size stayed the same.
+    /// was loaded: comments, a footer. That may have changed while name and size stayed the same. If
+    /// the file has another size and more bytes, these count as records.
     fn outside(
         &self,
         conn: &mut Conn,
@@ -143,14 +140,18 @@ impl Found<'_> {
         (known, more): (&[KnownPiece], u64),
     ) -> Result<Option<u64>, Error> {
         let first = known.first().map_or(0, |p| p.bytes.start);
+        let end = known.last().map_or(0, |p| p.bytes.end);
+        let same_size = row.size == self.seen[i].size;
+        if more > 0 && !same_size {
+            return Ok(Some(end));
+        }
         let gaps = known.windows(2).any(|two| two[0].bytes.end < two[1].bytes.start);
         let same_start = first == 0 || (row.head == ends.head && first <= END);
-        let same_end = more == 0 || (row.size == self.seen[i].size && row.tail == ends.tail);
-        let whole = row.size == self.seen[i].size && row.size <= END && row.head == ends.head;
+        let same_end = more == 0 || row.tail == ends.tail;
+        let whole = same_size && row.size <= END && row.head == ends.head;
         if whole || (same_start && same_end && !gaps) {
             return Ok(None);
         }
-        let end = known.last().map_or(0, |p| p.bytes.end);
         // PGCOPY has nothing but a header and a trailer around its tuples.
         if self.input.dialect().is_none() {
             return Ok((more > TRAILER.len() as u64).then_some(end));

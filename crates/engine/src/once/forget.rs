@@ -107,17 +107,15 @@ fn forget_on_nodes(
     name: &str,
     given: &[(String, String)],
 ) -> Result<bool, Error> {
+    let rows = conn.query(
+        &format!("SELECT size, head, tail, name FROM pgsluice_loads.sources WHERE {OF_CONTENT}"),
+        &[Some(table), Some(name)],
+    )?;
     let mut any = false;
     for (node, tables) in nodes::tables(conn, table)? {
-        let rows = conn.query(
-            &format!(
-                "SELECT size, head, tail, name FROM pgsluice_loads.sources WHERE {OF_CONTENT}"
-            ),
-            &[Some(table), Some(name)],
-        )?;
+        let mut there = nodes::connect(conn, &node, given)?;
         let names = rows.iter().map(|row| (row[3].as_deref().unwrap_or(name), Some(row)));
         for (name, row) in names.chain(rows.is_empty().then_some((name, None))) {
-            let mut there = nodes::connect(conn, &node, given)?;
             let gone = slices::forget(&mut there, &tables, name, row);
             any |= gone.map_err(|error| nodes::of_node(&node, error))?;
         }

@@ -4,6 +4,23 @@ use super::conn::{Conn, Rows};
 use super::types::TypeResolver;
 use crate::error::Error;
 use crate::facts::{ColumnFacts, IndexFacts, ServerFacts, TableFacts, TriggerFacts};
+use serde::de::DeserializeOwned;
+
+/// Runs a query of the catalogs that takes the OID `$1` and returns a JSON object in each row.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(crate) fn objects<T: DeserializeOwned>(
+    conn: &mut Conn,
+    sql: &str,
+    oid: u32,
+) -> Result<Vec<T>, Error> {
+    let rows = conn.query(sql, &[Some(&oid.to_string())])?;
+    let json = rows.iter().map(|row| row[0].as_deref().unwrap_or("null"));
+    json.map(|j| serde_json::from_str(j).map_err(|e| Error::new(format!("catalog query: {e}"))))
+        .collect()
+}
 
 /// Reads the facts about the server.
 ///

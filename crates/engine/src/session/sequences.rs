@@ -4,6 +4,7 @@
 //! later, and its row is a duplicate. So a sequence is moved just before the COMMIT of the rows. It
 //! does not roll back: a skipped number does no harm.
 
+use super::catalog;
 use super::conn::{quote_ident, quote_literal, Conn};
 use super::transaction::search_path;
 use crate::error::Error;
@@ -81,11 +82,9 @@ fn find(conn: &mut Conn, oid: u32, columns: &[String]) -> Result<Vec<KeySequence
     let sql = include_str!("sequences.sql")
         .replace("$2::text[]", &format!("ARRAY[{}]::text[]", list.join(", ")));
     let path = search_path(conn, "pg_catalog")?;
-    let rows = conn.query(&sql, &[Some(&oid.to_string())])?;
+    let found = catalog::objects(conn, &sql, oid)?;
     search_path(conn, &path)?;
-    let json = rows.iter().map(|row| row[0].as_deref().unwrap_or("null"));
-    json.map(|j| serde_json::from_str(j).map_err(|e| Error::new(format!("catalog query: {e}"))))
-        .collect()
+    Ok(found)
 }
 
 /// Moves one sequence, if it is behind the farthest key in its direction. If two lanes did this at

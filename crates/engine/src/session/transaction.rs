@@ -390,11 +390,9 @@ fn current_xid(conn: &mut Conn) -> Result<String, Error> {
 
 /// Whether the server has a prepared transaction of the load with this ID.
 fn is_prepared(conn: &mut Conn, xid: &str) -> Result<bool, Error> {
-    let rows = conn.query(
-        "SELECT EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts \
-           WHERE pg_catalog.starts_with(gid, 'pgsluice_' || $1::text || '_'))",
-        &[Some(xid)],
-    )?;
+    let lanes = ledger::PREPARED_LANES;
+    let rows =
+        conn.query(&format!("SELECT EXISTS (SELECT FROM {lanes} WHERE load = $1)"), &[Some(xid)])?;
     Ok(rows[0][0].as_deref() == Some("t"))
 }
 
