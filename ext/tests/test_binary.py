@@ -104,6 +104,18 @@ class Binary(OnCluster):
             zoned = HEADER + row(b"\0\0\0\1", struct.pack(">qi", 7, zone)) * 50
             self.assertEqual(self.same(zoned, "CREATE TABLE t (a int, z timetz)") is None, is_good, zone)
 
+    def test_documents(self):
+        """jsonb is a version and a text: the core forms the values that are sure, and errors are those of stock COPY."""
+        table = "CREATE TABLE t (a int, d jsonb)"
+        for value, is_good in (
+            (b'\x01 {"b": [1, 2.50, null], "a": "\\u00e9"}', True), (b"\x01" + b"[" * 200 + b"]" * 200, True), (b"\x01{", False), (b"\x02{}", False),
+            (b"{}", False), (b"", False), (b"\x01", False), (b'\x01"\xff"', False), (b'\x01"\0"', False), (b'\x01"\\u0000"', False), (b'\x01"\\ud800"', False),
+        ):
+            self.assertEqual(self.same(HEADER + row(b"\0\0\0\1", value) * 50, table) is None, is_good, value)
+        path = self.cluster.file("documents", HEADER + row(b"\0\0\0\1", b'\x01{"a": [true]}') * 50)
+        self.assertEqual(self.cluster.sql(
+            f"DROP TABLE t; {table}; COPY t FROM '{path}' WITH (FORMAT binary, pgsluice 'require'); SELECT rows, values_by_server FROM pgsluice.last_copy"), "50|0")
+
     def test_cut_and_changed(self):
         """For a stream that is truncated anywhere or has bytes changed anywhere, rows or errors are those of stock COPY."""
         kinds = [0, 5, 8, 12, 13, 15, 18, 23, 28, 32, 35, 42, 43, 44, 46, 49]

@@ -44,6 +44,10 @@ pub fn receive<S: RowSink>(
         Type::Text | Type::Varchar(_) | Type::Bpchar(_) | Type::Json | Type::Enum(_) => {
             return put(ty, text(bytes, env)?, env, sink);
         }
+        // `jsonb_recv`: a version byte, 1, then the text.
+        Type::Jsonb if bytes.first() == Some(&1) => {
+            return put(ty, text(&bytes[1..], env)?, env, sink);
+        }
         // The input function of `name` cuts a longer value, but its receive function rejects it.
         Type::Name if bytes.len() < 64 => sink.put_name(text(bytes, env)?),
         Type::Bytea => sink.put_bytes(bytes),
@@ -141,6 +145,7 @@ mod tests {
             (Type::Text, "ž".as_bytes()),
             (Type::Varchar(Some(1)), "ž".as_bytes()),
             (Type::Bytea, &[0, 0xff]),
+            (Type::Jsonb, b"\x01[1]"),
             (Type::Uuid, &sixteen),
             (Type::Interval(-1), &sixteen),
             (Type::TimestampTz(-1), &[0x80, 0, 0, 0, 0, 0, 0, 0]),
@@ -148,7 +153,7 @@ mod tests {
             (Type::Numeric(-1), &[0, 2, 0, 0, 0x40, 0, 0, 1, 0, 5, 0x13, 0x88]),
         ] {
             assert_eq!(echo(&ty, bytes).as_deref(), Some(bytes), "{ty:?}");
-            if ty != Type::Text && ty != Type::Bytea {
+            if !matches!(ty, Type::Text | Type::Bytea) {
                 let longer = [bytes, b" x"].concat();
                 assert_eq!(echo(&ty, &longer), None, "{ty:?}");
             }
@@ -161,6 +166,11 @@ mod tests {
             (Type::Text, &[0xff][..]),
             (Type::Text, b"a\0"),
             (Type::Json, b"{"),
+            (Type::Jsonb, b"\x01{"),
+            (Type::Jsonb, b"\x02[1]"),
+            (Type::Jsonb, b"[1]"),
+            (Type::Jsonb, b"\x01\xff"),
+            (Type::Jsonb, b""),
             (Type::Name, &[b'x'; 64]),
             (Type::Date, &[0x7f, 0xff, 0xff, 0xfe]),
             (Type::Time(-1), &[0xff; 8]),
