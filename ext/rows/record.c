@@ -14,6 +14,7 @@
  */
 #include "rows/rows.h"
 
+#include "port/pg_bitutils.h"
 #include "port/pg_bswap.h"
 
 /* Applies one character to the state of quoting (csv). */
@@ -177,6 +178,32 @@ last_tuple_end(const char *data, size_t len, size_t fields)
 }
 
 /*
+ * Whether the byte occurs an odd number of times. Only the parity is wanted,
+ * so eight positions are counted at once, by one bit for each.
+ */
+static bool
+occurs_oddly(const char *data, size_t len, uint8 byte)
+{
+	const uint64 low = UINT64CONST(0x7f7f7f7f7f7f7f7f);
+	const uint64 pattern = UINT64CONST(0x0101010101010101) * byte;
+	uint64		odd = 0;
+	size_t		i = 0;
+
+	for (; len - i >= sizeof(odd); i += sizeof(odd))
+	{
+		uint64		word;
+
+		memcpy(&word, data + i, sizeof(word));
+		word ^= pattern;
+		/* the high bit of each byte that is zero now; no carry leaves a byte */
+		odd ^= ~(((word & low) + low) | word | low);
+	}
+	for (; i < len; i++)
+		odd ^= (uint8) data[i] == byte;
+	return (pg_popcount64(odd) & 1) != 0;
+}
+
+/*
  * Where the last complete record of data[0, len) ends; 0 if there is none.
  *
  * CSV: after the last LF with an even number of quotes before it; a quote
@@ -193,12 +220,7 @@ sluice_last_record_end(const char *data, size_t len, const SluicePlanArgs *args)
 		return last_tuple_end(data, len, args->fields);
 
 	if (dialect->csv)
-	{
-		const char *end = data + len;
-
-		for (const char *q = data; (q = memchr(q, dialect->quote, end - q)) != NULL; q++)
-			in_quote = !in_quote;
-	}
+		in_quote = occurs_oddly(data, len, dialect->quote);
 	for (size_t i = len; i > 0; i--)
 	{
 		char		c = data[i - 1];
