@@ -23,6 +23,8 @@ pub struct Cuts {
     pub last: Option<usize>,
     /// the number of lines in the stream up to `last`, as COPY counts them
     pub lines: u64,
+    /// the number of records that end in this block
+    pub records: u64,
     /// there may be a `\.` that ends the data: only a scan of the chunk shows whether the bytes
     /// after it count
     pub marker: bool,
@@ -250,6 +252,7 @@ impl Splitter {
         cuts.first = cuts.first.or(Some(at));
         cuts.last = Some(at);
         cuts.lines = self.lines;
+        cuts.records += 1;
     }
 
     /// Reads the byte at `at` of the block, by the first half of `CopyReadLineText`.
@@ -392,6 +395,7 @@ unsafe fn blocks<L: Lanes>(
             let before = quoted & ((1 << last) - 1);
             cuts.last = Some(at + last as usize + 1);
             cuts.lines = lines + u64::from(ends.count_ones() + before.count_ones());
+            cuts.records += u64::from(ends.count_ones());
         }
         lines += u64::from(ends.count_ones() + quoted.count_ones());
         at += BLOCK;
