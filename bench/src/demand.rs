@@ -1,5 +1,7 @@
 //! The figures that a suite must reach, and whether it does. They are computed from the runs alone.
 
+use std::collections::BTreeMap;
+
 use anyhow::{ensure, Result};
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +26,9 @@ pub struct Demand {
     pub figure: Option<String>,
     /// The required figure.
     pub must: f64,
+    /// The required figure on some major versions, by number, in place of `must`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub must_on: BTreeMap<String, f64>,
     /// The figure aimed at.
     #[serde(default)]
     pub goal: Option<f64>,
@@ -49,6 +54,8 @@ pub enum DemandKind {
     ClientCpuRatio,
     /// CPU seconds of the server's processes over the other's, at most.
     ServerCpuRatio,
+    /// Bytes of WAL over those of the other, at most.
+    WalRatio,
     /// Rows for each CPU second of the client, at least.
     RowsPerClientCpuSecond,
     /// The exponent of rows by which the method's time grows over all row counts, at most.
@@ -67,6 +74,7 @@ impl Demand {
                 | DemandKind::Share
                 | DemandKind::ClientCpuRatio
                 | DemandKind::ServerCpuRatio
+                | DemandKind::WalRatio
         );
         ensure!(self.against.is_some() == pairs, "demand {:?}: against", self.work);
         ensure!(
@@ -74,7 +82,16 @@ impl Demand {
             "demand {:?}",
             self.work
         );
+        let is_major = |major: &String| major.parse::<u32>().is_ok();
+        ensure!(self.must_on.keys().all(is_major), "demand {:?}: must_on", self.work);
         Ok(())
+    }
+
+    /// The same demand with the figure that is required on this version of the server.
+    fn on(mut self, postgres: &str) -> Self {
+        let major = postgres.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+        self.must = self.must_on.get(major).copied().unwrap_or(self.must);
+        self
     }
 
     /// Whether a value is at least as good as a limit.
@@ -85,7 +102,8 @@ impl Demand {
             | DemandKind::ClientPeak
             | DemandKind::TimeExponent
             | DemandKind::ClientCpuRatio
-            | DemandKind::ServerCpuRatio => value <= limit,
+            | DemandKind::ServerCpuRatio
+            | DemandKind::WalRatio => value <= limit,
             _ => value >= limit,
         }
     }
@@ -94,9 +112,10 @@ impl Demand {
     pub fn written(&self, value: f64) -> String {
         match self.kind {
             DemandKind::Speedup => format!("{value:.2}x"),
-            DemandKind::TimeRatio | DemandKind::ClientCpuRatio | DemandKind::ServerCpuRatio => {
-                format!("{value:.2}")
-            }
+            DemandKind::TimeRatio
+            | DemandKind::ClientCpuRatio
+            | DemandKind::ServerCpuRatio
+            | DemandKind::WalRatio => format!("{value:.2}"),
             DemandKind::RowsPerClientCpuSecond => format!("{:.2} M rows/s", value / 1e6),
             DemandKind::Share => format!("{:.0} %", 100.0 * value),
             DemandKind::MegabytesPerSecond => format!("{value:.0} MB/s"),
@@ -120,6 +139,7 @@ impl Demand {
             DemandKind::Share => "share of the speed of",
             DemandKind::ClientCpuRatio => "CPU of the client over that of",
             DemandKind::ServerCpuRatio => "CPU of the servers over that of",
+            DemandKind::WalRatio => "WAL over that of",
             DemandKind::RowsPerClientCpuSecond => "rows for each CPU second of the client",
             DemandKind::MegabytesPerSecond => "rate",
             DemandKind::Seconds => "seconds",
@@ -151,6 +171,7 @@ pub struct Judged {
 impl Judged {
     /// Computes a demand from a result, at the largest row count.
     pub fn new(demand: Demand, result: &SuiteResult) -> Self {
+        let demand = demand.on(&result.environment.postgres);
         let of_rows = result.parameters.rows.iter().copied().max().unwrap_or_default();
         let method = result.method(&demand.method, of_rows);
         let other = demand.against.as_ref().map(|name| result.method(name, of_rows));
@@ -217,6 +238,10 @@ fn reached(
             .and_then(|r| r.server_cpu_seconds)
             .zip(run.server_cpu_seconds)
             .map(|(theirs, ours)| ours / theirs),
+        DemandKind::WalRatio => other_run(run)
+            .and_then(|r| r.wal_bytes)
+            .zip(run.wal_bytes)
+            .map(|(theirs, ours)| ours as f64 / theirs as f64),
         DemandKind::RowsPerClientCpuSecond => Some(method.rows as f64 / run.client_cpu_seconds),
         DemandKind::MegabytesPerSecond => Some(method.bytes as f64 / 1e6 / run.seconds),
         DemandKind::Seconds => Some(run.seconds),

@@ -185,6 +185,7 @@ fn demand(kind: DemandKind, against: Option<&str>, must: f64, goal: f64) -> Judg
         kind,
         figure: (kind == DemandKind::Figure).then(|| "MB_per_second".to_owned()),
         must,
+        must_on: [("18".to_owned(), must / 2.0)].into(),
         goal: Some(goal),
     };
     demand.validate().unwrap();
@@ -219,6 +220,18 @@ fn demands_are_judged_by_the_runs() {
     let nobody = demand(DemandKind::Speedup, Some("absent"), 0.1, 0.2);
     assert_eq!((nobody.must_met, nobody.reached().as_str()), (None, "–"));
     assert_eq!(nobody.verdict(Some(0.1), None), "≥ 0.10x: no figure");
+    let wal = demand(DemandKind::WalRatio, Some("copy"), 1.0, 0.5);
+    assert_eq!((wal.must_met, wal.goal_met), (Some(true), Some(false)), "40 bytes for each row");
+}
+
+#[test]
+fn another_figure_is_asked_on_some_versions() {
+    let asked = demand(DemandKind::Speedup, Some("copy"), 4.0, 5.0).demand;
+    let mut on_18 = common::votes(1.0);
+    on_18.environment.postgres = "18.4 (Debian 18.4-1)".to_owned();
+    assert_eq!(Judged::new(asked.clone(), &common::votes(1.0)).must_met, Some(false));
+    let judged = Judged::new(asked, &on_18);
+    assert_eq!((judged.demand.must, judged.must_met), (2.0, Some(true)));
 }
 
 #[test]
