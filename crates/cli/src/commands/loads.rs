@@ -103,7 +103,20 @@ struct Forget {
     #[arg(long = "node", value_name = "NAME=URL", value_parser = node)]
     nodes: Vec<(String, String)>,
     #[command(flatten)]
-    connection: ConnectionArguments,
+    printed: Printed,
+}
+
+/// A file that was forgotten.
+#[derive(Serialize)]
+struct ForgottenFile {
+    file: String,
+}
+
+/// A load that was forgotten, with the files that are not complete any more.
+#[derive(Serialize)]
+struct ForgottenLoad {
+    load: i64,
+    files: Vec<String>,
 }
 
 /// Create the tables of the record, or upgrade those of an earlier version
@@ -129,7 +142,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             if all.is_empty() {
                 say("no load is recorded");
             }
-            put(&all, printed.json, line)?;
+            print_rows(&all, printed.json, line)?;
             Ok(ExitCode::SUCCESS)
         }
         Action::Show(show) => show_load(&show.one),
@@ -151,9 +164,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn forget_files(forget: &Forget, table: &str) -> Result<ExitCode, Failure> {
-    let url = forget.connection.target()?;
+    let url = forget.printed.connection.target()?;
     let Forgotten { names, missing } = loads::forget(&url, table, &forget.what, &forget.nodes)?;
-    put(&names, false, |file| format!("{file} is forgotten; its rows stay"))?;
+    let files: Vec<_> = names.into_iter().map(|file| ForgottenFile { file }).collect();
+    print_rows(&files, forget.printed.json, |f| format!("{} is forgotten; its rows stay", f.file))?;
     if missing > 0 {
         say(format_args!("error: {missing} of the files are not recorded for {table}"));
         return Ok(ExitCode::FAILURE);
@@ -171,7 +185,7 @@ fn forget_loads(forget: &Forget) -> Result<ExitCode, Failure> {
         })
     };
     let numbers = forget.what.iter().map(number).collect::<Result<Vec<_>, _>>()?;
-    let url = forget.connection.target()?;
+    let url = forget.printed.connection.target()?;
     let mut code = ExitCode::SUCCESS;
     for load in numbers {
         match loads::forget_load(&url, load, &forget.nodes)? {
@@ -180,8 +194,11 @@ fn forget_loads(forget: &Forget) -> Result<ExitCode, Failure> {
                 code = ExitCode::FAILURE;
             }
             Some(files) => {
-                print(format_args!("load {load} is forgotten; its rows stay"))?;
-                put(&files, false, |file| format!("  {file} is not complete any more"))?;
+                let forgotten = ForgottenLoad { load, files };
+                print_rows(&[forgotten], forget.printed.json, |f| {
+                    let files = f.files.iter().map(|f| format!("\n  {f} is not complete any more"));
+                    format!("load {load} is forgotten; its rows stay{}", files.collect::<String>())
+                })?;
             }
         }
     }
@@ -205,7 +222,7 @@ fn verify_load(OneLoad { load, printed }: &OneLoad) -> Result<ExitCode, Failure>
     if all.is_empty() {
         say(format_args!("load {load} has no files to compare"));
     }
-    put(&all, printed.json, |v| {
+    print_rows(&all, printed.json, |v| {
         let found = v.difference.as_deref().or(v.not_compared.as_deref());
         format!("{}: {}", v.file, found.unwrap_or("the same"))
     })?;
@@ -216,13 +233,22 @@ fn verify_load(OneLoad { load, printed }: &OneLoad) -> Result<ExitCode, Failure>
 fn show_load(OneLoad { load, printed }: &OneLoad) -> Result<ExitCode, Failure> {
     let url = printed.connection.target()?;
     let found = recorded(&url, *load)?;
-    put(&found, printed.json, |load| {
+    print_rows(&found, printed.json, |load| {
         let error = load.error.as_ref().map_or(String::new(), |e| format!("\n  error: {e}"));
         format!("{}{error}", line(load))
     })?;
-    put(&loads::files(&url, *load)?, printed.json, |s| {
+    print_rows(&loads::files(&url, *load)?, printed.json, |s| {
         let (file, state, pieces) = (&s.file, &s.state, s.pieces);
-        format!("  {file}: {state}, {} records in {} bytes, {pieces} pieces", s.records, s.bytes)
+        let next = s.next_record.map_or(String::new(), |record| {
+            let place = s.next_line.zip(s.next_byte);
+            let place =
+                place.map(|(line, byte)| format!(", after line {} and byte {byte}", line - 1));
+            format!("; it goes on at record {record}{}", place.unwrap_or_default())
+        });
+        format!(
+            "  {file}: {state}, {} records in {} bytes, {pieces} pieces{next}",
+            s.records, s.bytes
+        )
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -236,7 +262,11 @@ fn line(l: &LoadRow) -> String {
 }
 
 /// Prints each row as a line, or as a JSON object.
-fn put<T: Serialize>(rows: &[T], json: bool, line: impl Fn(&T) -> String) -> Result<(), Failure> {
+fn print_rows<T: Serialize>(
+    rows: &[T],
+    json: bool,
+    line: impl Fn(&T) -> String,
+) -> Result<(), Failure> {
     for row in rows {
         let text = if json { serde_json::to_string(row).unwrap_or_default() } else { line(row) };
         print(text)?;

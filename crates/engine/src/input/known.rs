@@ -35,8 +35,11 @@ pub struct KnownPiece {
 /// The result of a comparison with the known ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Compared {
-    /// the first range that has other bytes or is missing
+    /// the first range that has other bytes
     Differs(Range<u64>),
+    /// the source ends before the end of the range with this index: the ranges before it have the
+    /// same bytes, and `more` bytes follow the last of these
+    Ended { pieces: usize, more: u64 },
     /// all ranges have the same bytes; this many bytes follow the last one
     Same(u64),
 }
@@ -54,7 +57,7 @@ pub fn compare(source: &dyn Source, known: &[KnownPiece]) -> Result<Compared, Er
         decompress::open(opened.bytes, &Arc::new(AtomicU64::new(0))).map_err(|e| failed(&e))?;
     let mut block = vec![0; BLOCK];
     let mut at = 0;
-    for piece in known {
+    for (pieces, piece) in known.iter().enumerate() {
         let gap = piece.bytes.start.saturating_sub(at);
         let passed = take(&mut stream, gap, &mut block, |_| ()).map_err(|e| failed(&e))?;
         let length = piece.bytes.end - piece.bytes.start;
@@ -63,7 +66,10 @@ pub fn compare(source: &dyn Source, known: &[KnownPiece]) -> Result<Compared, Er
             hasher.update(bytes);
         };
         let hashed = take(&mut stream, length, &mut block, &mut hash).map_err(|e| failed(&e))?;
-        if passed < gap || hashed < length || hasher.finalize() != piece.hash {
+        if passed < gap || hashed < length {
+            return Ok(Compared::Ended { pieces, more: passed + hashed });
+        }
+        if hasher.finalize() != piece.hash {
             return Ok(Compared::Differs(piece.bytes.clone()));
         }
         at = piece.bytes.end;
@@ -344,9 +350,15 @@ mod tests {
         let mut other = data.clone();
         other[5] = b';';
         let known = [piece(&data, 0..4), piece(&data, 4..8)];
-        for (now, differs) in [(other.as_slice(), 4..8), (&data[..4], 4..8), (&b""[..], 0..4)] {
+        let ended = |pieces, more| Compared::Ended { pieces, more };
+        for (now, differs, compared) in [
+            (other.as_slice(), 4..8, Compared::Differs(4..8)),
+            (&data[..4], 4..8, ended(1, 0)),
+            (&data[..6], 4..8, ended(1, 2)),
+            (&b""[..], 0..4, ended(0, 0)),
+        ] {
             let source = BytesSource::new("rows", now);
-            assert_eq!(compare(&source, &known).unwrap(), Compared::Differs(differs.clone()));
+            assert_eq!(compare(&source, &known).unwrap(), compared);
             let said = left(now, &known).unwrap_err().to_string();
             let bytes = format!("bytes {} to {}", differs.start, differs.end);
             assert!(said.contains(&bytes), "{said}");

@@ -1,7 +1,7 @@
 //! Decides for each source of a load, by its name and its bytes, whether it is new, continues an
 //! earlier load, or is loaded.
 
-use super::correction::{changed, grown};
+use super::correction::{changed, grown, other_name};
 use super::identity::{same, Ends, END};
 use super::lookup::{pieces, KnownSource};
 use super::notes::About;
@@ -13,6 +13,7 @@ use crate::input::{compare, outside, Compared, KnownPiece};
 use crate::session::conn::Conn;
 use pgsluice_core::sink::TRAILER;
 use std::collections::HashMap;
+use std::ops::Range;
 
 impl Found<'_> {
     /// Decides for each source whether it is new, continues an earlier load, or is loaded. No load
@@ -56,22 +57,22 @@ impl Found<'_> {
         for row in rows {
             let Some((known, compared)) = self.compared(conn, i, ends, row)? else { continue };
             match compared {
-                Compared::Differs(bytes) if row.by_name => return Err(changed(&name, &bytes, row)),
-                Compared::Differs(_) => {}
+                Err(bytes) if row.by_name => return Err(changed(&name, &bytes, row)),
+                Err(_) => {}
                 // Pieces that another load has loaded of the same content take precedence over a
                 // failed attempt.
-                Compared::Same(_) if row.by_name && !row.complete && known.is_empty() => {
+                Ok(_) if row.by_name && !row.complete && known.is_empty() => {
                     failed = Some(row.number);
                 }
-                Compared::Same(_) if row.by_name && !row.complete => {
+                Ok(_) if row.by_name && !row.complete => {
                     self.want(i, want(Some(row.number)));
                     return Ok(());
                 }
-                Compared::Same(more) if row.by_name => {
+                Ok(more) if row.by_name => {
                     return self.decide_complete(conn, i, ends, row, (&known, more));
                 }
-                Compared::Same(_) if known.is_empty() || self.is_taken(row.number) => {}
-                Compared::Same(more) if row.complete => {
+                Ok(_) if known.is_empty() || self.is_taken(row.number) => {}
+                Ok(more) if row.complete => {
                     if self.outside(conn, i, ends, row, (&known, more))?.is_some() {
                         continue;
                     }
@@ -84,7 +85,7 @@ impl Found<'_> {
                     self.replaced.extend(failed);
                     return Ok(());
                 }
-                Compared::Same(_) => {
+                Ok(_) => {
                     self.fingerprint.check(&row.options, &name)?;
                     self.notes.add(About::Continued, format!("{name} continues {}", row.name));
                     self.want(i, want(Some(row.number)));
@@ -114,9 +115,10 @@ impl Found<'_> {
                 let next = known.iter().map(|p| p.bytes.start).find(|start| *start > at);
                 return Err(changed(&name, &(at..next.unwrap_or(end)), row));
             }
-            Some(_) if !self.append || row.content != row.number => {
-                return Err(grown(&name, end, more));
+            Some(_) if self.append && row.content != row.number => {
+                return Err(grown(&name, end, more).with_hint(other_name(conn, row.content)?));
             }
+            Some(_) if !self.append => return Err(grown(&name, end, more)),
             Some(_) => {
                 let note = format!("{name} has grown by {more} bytes");
                 self.notes.add(About::Grown, note);
@@ -183,20 +185,21 @@ impl Found<'_> {
         Ok(())
     }
 
-    /// Compares a source with a row that may be about it. Returns `None` if the row is about
-    /// another source of this load.
+    /// Compares a source with a row that may be about it. Returns the known ranges, and how many
+    /// bytes follow them, or the first range that has other bytes. `None` if the row is about another
+    /// source of this load.
     fn compared(
         &self,
         conn: &mut Conn,
         i: usize,
         ends: &Ends,
         row: &KnownSource,
-    ) -> Result<Option<(Vec<KnownPiece>, Compared)>, Error> {
+    ) -> Result<Option<(Vec<KnownPiece>, Result<u64, Range<u64>>)>, Error> {
         let (source, seen) = (&self.sources[i], &self.seen[i]);
         if !row.by_name && !row.complete && self.names.contains(&row.name) {
             return Ok(None);
         }
-        let known = pieces(conn, row.content)?;
+        let mut known = pieces(conn, row.content)?;
         // A failed attempt has no pieces, so other options are no conflict.
         if row.by_name && !known.is_empty() {
             self.fingerprint.check(&row.options, &source.name())?;
@@ -211,7 +214,20 @@ impl Found<'_> {
         if !begins {
             return Err(changed(&source.name(), &(0..known[0].bytes.start), row));
         }
-        let compared = read_long(conn, self.lease, || compare(source.as_ref(), &known))?;
+        // The content may have grown since the row of another name was added. The file is still what
+        // it was then.
+        let as_it_was = row.content != row.number
+            && row.size == seen.size
+            && (&row.head, &row.tail) == (&ends.head, &ends.tail);
+        let compared = match read_long(conn, self.lease, || compare(source.as_ref(), &known))? {
+            Compared::Same(more) => Ok(more),
+            Compared::Ended { pieces, more } if as_it_was => {
+                known.truncate(pieces);
+                Ok(more)
+            }
+            Compared::Ended { pieces, .. } => Err(known[pieces].bytes.clone()),
+            Compared::Differs(bytes) => Err(bytes),
+        };
         Ok(Some((known, compared)))
     }
 

@@ -173,7 +173,6 @@ impl Found<'_> {
         let load = new_load(conn, target)?;
         let (indexes, files): (Vec<usize>, Vec<Wanted>) =
             std::mem::take(&mut self.wanted).into_iter().unzip();
-        let new: Vec<bool> = files.iter().map(|file| file.begun.is_none()).collect();
         let fingerprint = self.fingerprint.json();
         let recording = Recording::new(load, target.clone(), files, fingerprint, options.clone());
         recording.stop_earlier(conn)?;
@@ -182,11 +181,11 @@ impl Found<'_> {
         let once = options.once.clone().unwrap_or_default();
         let least = 2 * once.commits_every().unwrap_or(u64::MAX / 2);
         let may_split = may_be_divided(options);
-        let file = |((i, number), new): ((&usize, &i64), bool)| {
+        let file = |(i, number): (&usize, &i64)| {
             let size = self.seen[*i].size;
-            (*number, size, new && may_split && size >= least)
+            (*number, size, may_split && size >= least)
         };
-        let files: Vec<_> = indexes.iter().zip(&numbers).zip(new).map(file).collect();
+        let files: Vec<_> = indexes.iter().zip(&numbers).map(file).collect();
         parts::add(conn, &files)?;
         parts::lease(conn, load, options.lease())?;
         Ok((load, indexes.into_iter().zip(numbers).collect()))

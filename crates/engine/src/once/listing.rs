@@ -9,6 +9,7 @@ use crate::session::conn::{Conn, Rows};
 use crate::session::transaction::BEGIN;
 use crate::source::FileSource;
 use serde::Serialize;
+use std::ops::Range;
 
 /// A load that was recorded.
 #[derive(Clone, Debug, Serialize)]
@@ -56,6 +57,12 @@ pub struct SourceRow {
     pub bytes: u64,
     /// number of records in these pieces
     pub records: u64,
+    /// the first record (from 1) that is not loaded; `None` if the file is complete
+    pub next_record: Option<u64>,
+    /// the line after the records before it, counted from 1; `None` if it is the first
+    pub next_line: Option<u64>,
+    /// the byte offset after the records before it; `None` if it is the first
+    pub next_byte: Option<u64>,
 }
 
 /// The result of the comparison of a file with what is recorded of it.
@@ -128,23 +135,38 @@ pub fn files(url: &str, load: i64) -> Result<Vec<SourceRow>, Error> {
         pieces: number(&row[4]),
         bytes: number(&row[5]),
         records: number(&row[6]),
+        next_record: row[8].as_ref().map(|_| number(&row[8])),
+        next_line: row[9].as_ref().map(|_| number(&row[9])),
+        next_byte: row[10].as_ref().map(|_| number(&row[10])),
     };
     Ok(rows.into_iter().map(row).collect())
 }
 
 /// Returns for each file of a load: the row of `sources` that has its pieces, its name, state and
-/// size, the number, bytes and records of its pieces, whichever load has loaded them, and the hash
-/// of its last bytes.
+/// size, the number, bytes and records of its pieces, whichever load has loaded them, the hash of
+/// its last bytes; if it is not complete, the first record that is in no piece, with the line
+/// and the byte after the piece before it; and whether it is another name of a content.
 fn of_load(conn: &mut Conn, load: i64) -> Result<Rows, Error> {
     conn.query(
         "SELECT coalesce(s.same_as, s.number), s.name, s.state, s.size, count(p.source), \
              sum(p.end_byte - p.start_byte), sum(p.records), \
-             '\\x' || pg_catalog.encode(s.tail, 'hex') \
+             '\\x' || pg_catalog.encode(s.tail, 'hex'), \
+             CASE WHEN s.state = 'loading' THEN coalesce(run.record, 1) END, run.line, run.byte, s.same_as IS NOT NULL \
            FROM pgsluice_loads.sources s LEFT JOIN pgsluice_loads.pieces p \
              ON p.source = coalesce(s.same_as, s.number) \
+           LEFT JOIN LATERAL (SELECT e.first_record + e.records AS record, \
+               e.first_line + e.lines AS line, e.end_byte AS byte \
+             FROM pgsluice_loads.pieces e \
+             WHERE s.state = 'loading' AND e.source = coalesce(s.same_as, s.number) \
+               AND NOT EXISTS (SELECT FROM pgsluice_loads.pieces n WHERE n.source = e.source \
+                 AND n.start_byte > e.start_byte AND (n.start_byte = e.end_byte \
+                   OR n.first_record = e.first_record + e.records)) \
+               AND EXISTS (SELECT FROM pgsluice_loads.pieces f WHERE f.source = e.source \
+                 AND f.first_record = 1) \
+             ORDER BY e.start_byte LIMIT 1) run ON true \
            WHERE s.load = $1::bigint OR s.number IN (SELECT p.source FROM pgsluice_loads.pieces p \
              JOIN pgsluice_loads.commits c ON c.number = p.commit WHERE c.load = $1::bigint) \
-           GROUP BY s.number ORDER BY s.number",
+           GROUP BY s.number, run.record, run.line, run.byte ORDER BY s.number",
         &[Some(&load.to_string())],
     )
 }
@@ -162,9 +184,11 @@ pub fn verify(url: &str, load: i64) -> Result<Vec<Verified>, Error> {
         let file = row[1].clone().unwrap_or_default();
         let complete = row[2].as_deref() == Some("complete");
         let stream = !file.starts_with('/');
+        let (end, other_name) =
+            (complete.then_some((&row[3], &row[7])), row[11].as_deref() == Some("t"));
         let found = match stream {
             true => Ok(None),
-            false => difference(&file, &known, complete.then_some((&row[3], &row[7]))),
+            false => difference(&file, &known, end, other_name),
         };
         let difference = match found {
             Ok(None) if !complete => Some("it is not complete".into()),
@@ -179,25 +203,33 @@ pub fn verify(url: &str, load: i64) -> Result<Vec<Verified>, Error> {
 }
 
 /// Compares a file with its pieces, and, if all of it is loaded, its end with the recorded size and
-/// hash.
+/// hash. If it is another name of a content, that may have grown since.
 fn difference(
     file: &str,
     known: &[KnownPiece],
     end: Option<(&Option<String>, &Option<String>)>,
+    other_name: bool,
 ) -> Result<Option<String>, Error> {
     let source = FileSource::new(file);
-    let more = match compare(&source, known)? {
-        Compared::Differs(bytes) => {
-            return Ok(Some(format!("bytes {} to {} are not the same", bytes.start, bytes.end)));
-        }
-        Compared::Same(more) => more,
+    let differs = |bytes: &Range<u64>| {
+        Ok(Some(format!("bytes {} to {} are not the same", bytes.start, bytes.end)))
     };
-    let Some((size, tail)) = end.filter(|_| more > 0) else { return Ok(None) };
+    let (pieces, more) = match compare(&source, known)? {
+        Compared::Differs(bytes) => return differs(&bytes),
+        Compared::Same(more) => (known.len(), more),
+        Compared::Ended { pieces, more } if other_name => (pieces, more),
+        Compared::Ended { pieces, .. } => return differs(&known[pieces].bytes),
+    };
+    let later = known.get(pieces);
+    let Some((size, tail)) = end.filter(|_| more > 0 || later.is_some()) else { return Ok(None) };
     // What follows the records, such as a footer, is in no piece. If it is as it was, so is the end
     // of the file.
     let seen = Seen::of(&source, None)?;
     if seen.size == number::<u64>(size) && Some(seen.ends()?.tail) == *tail {
         return Ok(None);
+    }
+    if let Some(piece) = later {
+        return differs(&piece.bytes);
     }
     let last = known.last().map_or(0, |piece| piece.bytes.end);
     Ok(Some(format!("the {more} bytes after byte {last} are new or not the same")))

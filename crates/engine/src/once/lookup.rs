@@ -124,7 +124,7 @@ pub(super) fn candidates(
     target: u32,
     files: &[(usize, &Seen, &Ends)],
 ) -> Result<Vec<KnownSource>, Error> {
-    const COLUMNS: &str = "SELECT number, name, size, state, options, coalesce(same_as, number), \
+    const COLUMNS: &str = "number, name, size, state, options, coalesce(same_as, number), \
          '\\x' || pg_catalog.encode(head, 'hex'), '\\x' || pg_catalog.encode(tail, 'hex'), \
          (SELECT '\\x' || pg_catalog.encode(h.hash, 'hex') FROM pgsluice_loads.headers h \
            WHERE h.source = sources.number), load \
@@ -155,7 +155,7 @@ pub(super) fn candidates(
     }
     let names = Value::from_iter(by_name.keys().copied()).to_string();
     let of_name = format!(
-        "{COLUMNS} AND name = ANY (ARRAY(SELECT pg_catalog.jsonb_array_elements_text($2::jsonb)))"
+        "SELECT {COLUMNS} AND name = ANY (ARRAY(SELECT pg_catalog.jsonb_array_elements_text($2::jsonb)))"
     );
     let mut found = Vec::new();
     for cells in conn.query(&of_name, &[Some(&target), Some(&names)])? {
@@ -163,9 +163,12 @@ pub(super) fn candidates(
         found.extend(file.map(|file| row(*file, true, &cells)));
     }
     let heads = Value::from_iter(by_content.keys().map(|(_, head, _)| *head)).to_string();
+    // Other names of a content count, too: the content may have grown since they were recorded.
     let of_content = format!(
-        "{COLUMNS} AND same_as IS NULL AND head = ANY (ARRAY(SELECT h::bytea \
-           FROM pg_catalog.jsonb_array_elements_text($2::jsonb) h)) ORDER BY number"
+        "SELECT DISTINCT ON (coalesce(same_as, number), size, head, tail) {COLUMNS} \
+           AND head = ANY (ARRAY(SELECT h::bytea \
+             FROM pg_catalog.jsonb_array_elements_text($2::jsonb) h)) \
+         ORDER BY coalesce(same_as, number), size, head, tail, same_as IS NOT NULL, number"
     );
     for cells in conn.query(&of_content, &[Some(&target), Some(&heads)])? {
         let (head, tail, name) = (text(&cells[6]), text(&cells[7]), text(&cells[1]));

@@ -142,14 +142,16 @@ pub(super) fn in_parts(conn: &mut Conn, sources: &str) -> Result<Vec<(i64, bool)
     Ok(rows.iter().map(|row| (number(&row[0]), row[1].as_deref() == Some("t"))).collect())
 }
 
-/// Adds files as one part each: the number of each, its bytes, and whether it may be divided.
+/// Adds files as one part each: the number of each, its bytes, and whether it may be divided. A file
+/// of which something is loaded is not divided: its pieces may lie across the ends of parts.
 pub(super) fn add(conn: &mut Conn, files: &[(i64, u64, bool)]) -> Result<(), Error> {
     for files in files.chunks(super::record::BATCH) {
         let row = |(source, bytes, split): &(i64, u64, bool)| json!([source, bytes, split]);
         let rows = Value::from_iter(files.iter().map(row)).to_string();
         conn.query(
             "INSERT INTO pgsluice_loads.parts (source, start_byte, bytes, to_split) \
-             SELECT (f->>0)::bigint, 0, (f->>1)::bigint, (f->>2)::boolean \
+             SELECT (f->>0)::bigint, 0, (f->>1)::bigint, (f->>2)::boolean AND NOT EXISTS ( \
+               SELECT FROM pgsluice_loads.pieces p WHERE p.source = (f->>0)::bigint) \
              FROM pg_catalog.jsonb_array_elements($1::jsonb) WITH ORDINALITY AS f(f, i) ORDER BY i",
             &[Some(&rows)],
         )?;

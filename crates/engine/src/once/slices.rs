@@ -248,9 +248,10 @@ impl Recording {
                 Compared::Same(more) if more > 0 => unfinished(&own.name(), &content.bytes, more),
                 Compared::Same(_) => changed(&own.name(), &(0..content.bytes.start)),
                 Compared::Differs(bytes) => changed(&own.name(), &bytes),
+                Compared::Ended { .. } => changed(&own.name(), &content.bytes),
             });
         }
-        if !by_name && matches!(compared()?, Compared::Differs(_)) {
+        if !by_name && !matches!(compared()?, Compared::Same(_)) {
             return Ok(None);
         }
         fingerprint.check(&text(6), &own.name())?;

@@ -294,3 +294,64 @@ fn records_take_the_place_of_comments() {
         assert_eq!(summary["loaded"], records + 1, "{name}");
     }
 }
+
+/// If a file grows and the rest is loaded, its other names are still what they were: they are not
+/// loaded again, wherever they are moved, and `loads verify` finds no difference.
+#[test]
+fn other_names_of_a_file_that_has_grown_stay_loaded() {
+    let gzip = |bytes: &[u8]| {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(bytes).unwrap();
+        gzip.finish().unwrap()
+    };
+    let forms: [(&str, &dyn Fn(&[u8]) -> Vec<u8>); 2] =
+        [("csv", &<[u8]>::to_vec), ("csv.gz", &gzip)];
+    for (form, stored) in forms {
+        let mut world = world();
+        let (old, added) = (stored(&lines(0, 60_000)), stored(&lines(60_000, 9)));
+        let file =
+            |world: &World, name: &str, bytes: &[u8]| world.file(&format!("{name}.{form}"), bytes);
+        let (a, b) = (file(&world, "a", &old), file(&world, "b", &old));
+        assert_eq!(load(&world, &[&a, &b]).unwrap()["loaded"], 60_000);
+        fs::write(&a, [old.clone(), added.clone()].concat()).unwrap();
+        assert_eq!(load(&world, &[&a, "--on-change", "append"]).unwrap()["loaded"], 9);
+        // Another time, another name, a new copy of what it was.
+        fs::write(&b, &old).unwrap();
+        assert_eq!(load(&world, &[&b]).unwrap()["loaded"], 0, "{form}");
+        let moved = world.path(&format!("moved.{form}"));
+        fs::rename(&b, &moved).unwrap();
+        assert_eq!(load(&world, &[&moved]).unwrap()["loaded"], 0, "{form}");
+        let copy = file(&world, "copy", &old);
+        assert_eq!(load(&world, &[&copy, &a, &moved]).unwrap()["loaded"], 0, "{form}");
+        fs::write(&b, &old).unwrap();
+        let verify = world.run(&["loads", "verify", "1"]);
+        assert_eq!(verify.status.code(), Some(0), "{verify:?}");
+        // A name that grows is not the file that may grow; a name that shrinks has changed.
+        fs::write(&copy, [old.clone(), stored(&lines(70_000, 9))].concat()).unwrap();
+        let said = load(&world, &[&copy, "--on-change", "append"]).unwrap_err();
+        let change = ["another name of", "has changed"];
+        assert!(change.iter().any(|words| said.contains(words)), "{said}");
+        fs::write(&copy, stored(&lines(0, 50_000))).unwrap();
+        let said = load(&world, &[&copy]).unwrap_err();
+        assert!(said.contains("has changed since it was loaded"), "{said}");
+        assert_eq!(counts(&mut world), thrice(60_009));
+    }
+}
+
+/// A file that has grown under another name than it was loaded by is an error, which says so.
+#[test]
+fn another_name_that_grows_is_an_error() {
+    let mut world = world();
+    let bytes = lines(0, 60_000);
+    let (a, b) = (world.file("a.csv", &bytes), world.file("b.csv", &bytes));
+    load(&world, &[&a, &b]).unwrap();
+    let grown = [bytes, lines(60_000, 9)].concat();
+    fs::write(&b, &grown).unwrap();
+    let said = load(&world, &[&b, "--on-change", "append"]).unwrap_err();
+    assert!(said.contains("has grown since") && said.contains("another name of"), "{said}");
+    assert!(said.contains("/a.csv: add the new records to that file"), "{said}");
+    fs::write(&a, &grown).unwrap();
+    assert_eq!(load(&world, &[&a, "--on-change", "append"]).unwrap()["loaded"], 9);
+    assert_eq!(load(&world, &[&b]).unwrap()["loaded"], 0);
+    assert_eq!(counts(&mut world), thrice(60_009));
+}

@@ -41,6 +41,7 @@ fn loads_are_listed_verified_and_forgotten() {
     assert_eq!(shown[1]["bytes"], bytes.len());
     let text = said(&world.run(&["loads", "show", "2"]));
     assert!(text.contains("b.csv: loading, 0 records"), "{text}");
+    assert!(text.contains("it goes on at record 1\n"), "{text}");
     assert_eq!(world.run(&["loads", "show", "3"]).status.code(), Some(1));
     let (verified, code) = objects(&world, &["verify", "1"]);
     assert_eq!((verified[0]["difference"].is_null(), code), (true, Some(0)), "{verified:?}");
@@ -74,6 +75,30 @@ fn query_of_the_reference() -> String {
     lines.collect::<Vec<_>>().join(" ").replace("FROM votes", "FROM t")
 }
 
+/// `loads show` says where a load that has stopped goes on.
+#[test]
+fn a_stopped_load_shows_where_it_goes_on() {
+    let world = world();
+    let bytes = lines(0, 200_000);
+    let a = world.file("a.csv", &[&bytes[..], b"x,y\n"].concat());
+    let load = |world: &World| {
+        world.load(&[&a, "--table", "t", "--once", "--commit-every", "1MB", "--lanes", "1"])
+    };
+    load(&world).unwrap_err();
+    let (shown, _) = objects(&world, &["show", "1"]);
+    let next = |field: &str| usize::try_from(shown[1][field].as_u64().unwrap()).unwrap();
+    let (record, byte) = (next("next_record"), next("next_byte"));
+    assert!(record > 1 && bytes[byte..].starts_with(format!("{},", record - 1).as_bytes()));
+    assert_eq!((next("next_line"), shown[1]["records"].clone()), (record, (record - 1).into()));
+    let text = said(&world.run(&["loads", "show", "1"]));
+    let place = format!("at record {record}, after line {} and byte {byte}\n", record - 1);
+    assert!(text.contains(&place), "{text}");
+    fs::write(&a, &bytes).unwrap();
+    load(&world).unwrap();
+    let (shown, _) = objects(&world, &["show", "2"]);
+    assert!(shown[1]["next_record"].is_null() && shown[1]["records"] == 200_000, "{shown:?}");
+}
+
 /// `loads forget NUMBER` forgets what that load has loaded: its ranges of files are loaded again,
 /// and no others.
 #[test]
@@ -104,7 +129,9 @@ fn a_load_is_forgotten_by_its_number() {
     assert_eq!(load(&world, &b).unwrap()["loaded"], 0);
     assert_eq!(world.sql("SELECT count(*) FROM t"), (200_010 + of_second).to_string());
     // A file that one load has loaded completely is forgotten completely.
-    assert_eq!(world.run(&["loads", "forget", "1"]).status.code(), Some(0));
+    let (forgotten, code) = objects(&world, &["forget", "1"]);
+    assert_eq!((&forgotten[0]["load"], code), (&1.into(), Some(0)));
+    assert!(forgotten[0]["files"][0].as_str().unwrap().ends_with("/b.csv"), "{forgotten:?}");
     assert_eq!(load(&world, &b).unwrap()["loaded"], 10);
     assert_eq!(world.run(&["loads", "forget", "1", "99"]).status.code(), Some(1));
     assert_eq!(world.run(&["loads", "forget", "b.csv"]).status.code(), Some(2));

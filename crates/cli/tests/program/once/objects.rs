@@ -66,7 +66,7 @@ fn planned(world: &World, path: &str) -> String {
         || {
             let output = world.run(&["plan", path, "--table", "t", "--once"]);
             said = String::from_utf8_lossy(&output.stdout).into_owned();
-            said.contains("left down")
+            said.contains("an earlier load dropped")
         },
     );
     said
@@ -90,9 +90,12 @@ fn the_same_command_puts_back_what_a_killed_load_left_down() {
         assert_eq!(summary["loaded"], loaded, "{statement}: {summary}");
         assert_eq!(world.sql(UP), "2", "{statement}: {summary}");
         let notes = summary["notes"].to_string();
-        assert!(notes.contains("index public.t_a, which an earlier load left down"), "{notes}");
+        assert!(
+            notes.contains("index public.t_a, which an earlier load dropped or disabled"),
+            "{notes}"
+        );
         assert_eq!(counts(&mut world), thrice(ROWS), "{statement}");
-        assert!(!load(&world, &path, &LANES).unwrap().to_string().contains("left down"));
+        assert!(!load(&world, &path, &LANES).unwrap().to_string().contains("earlier load dropped"));
     }
     // Machines that share a load do so, too.
     world.sql("TRUNCATE t; DROP SCHEMA pgsluice_loads CASCADE");
@@ -130,7 +133,10 @@ fn what_cannot_be_put_back_is_an_error() {
     for _ in 0..2 {
         let (code, said) = run(&world, &path, &LANES);
         assert_eq!(code, Some(1), "{said}");
-        assert!(said.contains("index public.t_a, which an earlier load left down"), "{said}");
+        assert!(
+            said.contains("index public.t_a, which an earlier load dropped or disabled"),
+            "{said}"
+        );
         assert!(said.contains("hint: ") && said.contains("pgsluice repair"), "{said}");
         assert!(!said.contains("nothing new"), "{said}");
     }
