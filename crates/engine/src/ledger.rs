@@ -143,15 +143,16 @@ pub fn left(
     // Releases the locks, which `repair` needs.
     conn.exec("ROLLBACK TO SAVEPOINT pgsluice_left; RELEASE SAVEPOINT pgsluice_left")?;
     let note = |what: &str, left: Vec<String>, how: &str| {
-        let note = format!("an earlier load left {what}: {}; {how}", left.join(", "));
+        let note = format!("an earlier load {what}: {}; {how}", left.join(", "));
         (!left.is_empty()).then_some(note)
     };
     let ends = "pgsluice repair ends them";
-    let prepared = note("prepared transactions, which hold their locks", lanes, ends);
-    let on_nodes = note("nodes with prepared transactions", on_nodes, ends);
+    let prepared = note("left prepared transactions, which hold their locks", lanes, ends);
+    let on_nodes = note("left nodes with prepared transactions", on_nodes, ends);
     let recreates =
         if once { "this load recreates it first" } else { "pgsluice repair recreates it" };
-    let objects = note("down", down.iter().map(|c| c.object.clone()).collect(), recreates);
+    let objects =
+        note("dropped or disabled", down.iter().map(|c| c.object.clone()).collect(), recreates);
     Ok((prepared.into_iter().chain(on_nodes).chain(objects).collect(), down))
 }
 
@@ -253,10 +254,10 @@ pub(crate) fn under_policies<T>(
 ///
 /// The server reports an error.
 pub fn record(conn: &mut Conn, entry: &LedgerEntry) -> Result<(), Error> {
-    under_policies(conn, |conn| insert(conn, entry))
+    under_policies(conn, |conn| add_entry(conn, entry))
 }
 
-fn insert(conn: &mut Conn, entry: &LedgerEntry) -> Result<(), Error> {
+fn add_entry(conn: &mut Conn, entry: &LedgerEntry) -> Result<(), Error> {
     for choice in &entry.choices {
         let json = serde_json::to_string(choice).unwrap_or_default();
         conn.query(

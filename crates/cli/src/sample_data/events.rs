@@ -120,12 +120,12 @@ pub(super) fn block(rng: &mut Rng, block: u64, rows: u64, row: &mut RowWriter) {
     }
 }
 
-fn put(out: &mut Vec<u8>, text: &str) {
+fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
 fn put_int(rng: &mut Rng, out: &mut Vec<u8>, name: &str, first: i64, last: i64) {
-    put(out, name);
+    put_text(out, name);
     push_int(out, rng.between(first, last));
 }
 
@@ -134,7 +134,7 @@ fn put_words(rng: &mut Rng, out: &mut Vec<u8>, most: u64) {
         if number > 0 {
             out.push(b' ');
         }
-        put(out, rng.pick(&WORDS));
+        put_text(out, rng.pick(&WORDS));
     }
 }
 
@@ -146,95 +146,95 @@ fn put_sha(rng: &mut Rng, out: &mut Vec<u8>) {
 
 fn push(rng: &mut Rng, out: &mut Vec<u8>) {
     put_int(rng, out, r#"{"push_id":"#, 1_000_000_000, 20_000_000_000);
-    put(out, r#","ref":"refs/heads/"#);
-    put(out, rng.pick(&BRANCHES));
-    put(out, r#"","head":""#);
+    put_text(out, r#","ref":"refs/heads/"#);
+    put_text(out, rng.pick(&BRANCHES));
+    put_text(out, r#"","head":""#);
     put_sha(rng, out);
-    put(out, r#"","before":""#);
+    put_text(out, r#"","before":""#);
     put_sha(rng, out);
-    put(out, r#"","commits":["#);
+    put_text(out, r#"","commits":["#);
     let commits = if rng.chance(80) { 0 } else { 1 + rng.below(3) };
     for number in 0..commits {
-        put(out, if number > 0 { r#",{"sha":""# } else { r#"{"sha":""# });
+        put_text(out, if number > 0 { r#",{"sha":""# } else { r#"{"sha":""# });
         put_sha(rng, out);
-        put(out, r#"","message":""#);
+        put_text(out, r#"","message":""#);
         put_words(rng, out, 12);
-        put(out, r#"","distinct":"#);
-        put(out, if rng.chance(90) { "true}" } else { "false}" });
+        put_text(out, r#"","distinct":"#);
+        put_text(out, if rng.chance(90) { "true}" } else { "false}" });
     }
-    put(out, "]}");
+    put_text(out, "]}");
 }
 
 fn create(rng: &mut Rng, out: &mut Vec<u8>) {
-    put(out, r#"{"ref":""#);
-    put(out, rng.pick(&BRANCHES));
-    put(out, r#"","ref_type":"branch","description":"#);
+    put_text(out, r#"{"ref":""#);
+    put_text(out, rng.pick(&BRANCHES));
+    put_text(out, r#"","ref_type":"branch","description":"#);
     if rng.chance(40) {
-        put(out, "null");
+        put_text(out, "null");
     } else {
         out.push(b'"');
         put_words(rng, out, 10);
         out.push(b'"');
     }
-    put(out, r#","pusher_type":"user"}"#);
+    put_text(out, r#","pusher_type":"user"}"#);
 }
 
 fn pull_request(rng: &mut Rng, out: &mut Vec<u8>) {
-    put(out, r#"{"action":""#);
-    put(out, rng.pick(&["opened", "closed", "reopened"]));
+    put_text(out, r#"{"action":""#);
+    put_text(out, rng.pick(&["opened", "closed", "reopened"]));
     put_int(rng, out, r#"","number":"#, 1, 90_000);
-    put(out, r#","pull_request":{"title":""#);
+    put_text(out, r#","pull_request":{"title":""#);
     put_words(rng, out, 10);
     put_int(rng, out, r#"","additions":"#, 0, 5_000);
     put_int(rng, out, r#","deletions":"#, 0, 5_000);
-    put(out, r#","merged":"#);
-    put(out, if rng.chance(50) { "true}}" } else { "null}}" });
+    put_text(out, r#","merged":"#);
+    put_text(out, if rng.chance(50) { "true}}" } else { "null}}" });
 }
 
 fn comment(rng: &mut Rng, out: &mut Vec<u8>) {
     put_int(rng, out, r#"{"action":"created","issue":"#, 1, 90_000);
-    put(out, r#","comment":{"body":""#);
+    put_text(out, r#","comment":{"body":""#);
     // Few comments are long, so that a page holds rows of very different sizes.
     let most = if rng.chance(3) { 300 } else { 25 };
     put_words(rng, out, most);
     put_int(rng, out, r#"","reactions":"#, 0, 30);
-    put(out, "}}");
+    put_text(out, "}}");
 }
 
 fn watch(_: &mut Rng, out: &mut Vec<u8>) {
-    put(out, r#"{"action":"started"}"#);
+    put_text(out, r#"{"action":"started"}"#);
 }
 
 fn issue(rng: &mut Rng, out: &mut Vec<u8>) {
-    put(out, r#"{"action":""#);
-    put(out, rng.pick(&["opened", "closed", "labeled"]));
-    put(out, r#"","issue":{"title":""#);
+    put_text(out, r#"{"action":""#);
+    put_text(out, rng.pick(&["opened", "closed", "labeled"]));
+    put_text(out, r#"","issue":{"title":""#);
     put_words(rng, out, 12);
-    put(out, r#"","labels":["#);
+    put_text(out, r#"","labels":["#);
     for number in 0..rng.below(3) {
-        put(out, if number > 0 { ",\"" } else { "\"" });
-        put(out, rng.pick(&LABELS));
+        put_text(out, if number > 0 { ",\"" } else { "\"" });
+        put_text(out, rng.pick(&LABELS));
         out.push(b'"');
     }
-    put(out, r#"],"score":"#);
+    put_text(out, r#"],"score":"#);
     push_int(out, rng.between(-9, 9));
     put_int(rng, out, ".", 1, 99);
-    put(out, "}}");
+    put_text(out, "}}");
 }
 
 fn delete(rng: &mut Rng, out: &mut Vec<u8>) {
-    put(out, r#"{"ref":""#);
-    put(out, rng.pick(&BRANCHES));
-    put(out, r#"","ref_type":"branch","pusher_type":"user"}"#);
+    put_text(out, r#"{"ref":""#);
+    put_text(out, rng.pick(&BRANCHES));
+    put_text(out, r#"","ref_type":"branch","pusher_type":"user"}"#);
 }
 
 fn fork(rng: &mut Rng, out: &mut Vec<u8>) {
     put_int(rng, out, r#"{"forkee":{"id":"#, 1, 750_000_000);
-    put(out, r#","private":false,"topics":[],"license":null}}"#);
+    put_text(out, r#","private":false,"topics":[],"license":null}}"#);
 }
 
 fn public(_: &mut Rng, out: &mut Vec<u8>) {
-    put(out, "{}");
+    put_text(out, "{}");
 }
 
 #[cfg(test)]

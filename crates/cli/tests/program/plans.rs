@@ -320,11 +320,12 @@ fn what_a_crash_left_down_is_said_by_later_loads() {
     let sessions = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' \
         AND pid <> pg_backend_pid()";
     wait_until(|| "sessions stay".into(), || world.sql(sessions) == "0");
-    let note = "an earlier load left down: index public.t_a; pgsluice repair recreates it";
+    let note =
+        "an earlier load dropped or disabled: index public.t_a; pgsluice repair recreates it";
     assert!(plan(&world, &[&file, "--table", "t"]).contains(note));
     let output = world.run(&["load", &file, "--table", "t"]);
     assert!(output.status.success() && said(&output).contains(note), "{output:?}");
     world.repair();
-    assert!(!plan(&world, &[&file, "--table", "t"]).contains("left down"));
+    assert!(!plan(&world, &[&file, "--table", "t"]).contains("earlier load dropped"));
     assert_eq!(world.sql(gone), "f");
 }

@@ -292,7 +292,7 @@ impl Recording {
         };
         under_policies(conn, |conn| {
             self.hold(conn)?;
-            rejects::put(conn, self.load, &write()?)?;
+            rejects::record_kept(conn, self.load, &write()?)?;
             let rows = conn.query(
                 "INSERT INTO pgsluice_loads.commits (load, read, loaded, rejected, skipped) \
                  VALUES ($1::bigint, $2::bigint, $3::bigint, $4::bigint, $5::bigint) RETURNING number",

@@ -84,7 +84,7 @@ pub(super) fn take_over(
         kept.extend_from_slice(reserved.pairs());
         taken.reserved = Some(reserved);
     }
-    put(conn, load, &kept)?;
+    record_kept(conn, load, &kept)?;
     Ok(taken)
 }
 
@@ -181,7 +181,7 @@ fn free(conn: &mut Conn, target: &Target, file: &Path) -> Result<(), Error> {
 /// # Errors
 ///
 /// The connection is lost.
-pub(super) fn put(conn: &mut Conn, load: i64, kept: &[Kept]) -> Result<(), Error> {
+pub(super) fn record_kept(conn: &mut Conn, load: i64, kept: &[Kept]) -> Result<(), Error> {
     if kept.is_empty() {
         return Ok(());
     }

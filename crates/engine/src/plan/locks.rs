@@ -181,7 +181,7 @@ pub(crate) fn to_put_back(table: &str, down: &[Choice]) -> Vec<Lock> {
             mode,
             relation: table.to_owned(),
             from: "the beginning",
-            until: "what an earlier load left down is recreated",
+            until: "what an earlier load dropped or disabled is recreated",
             waits: "all writers",
             seconds: None,
             build_seconds: None,

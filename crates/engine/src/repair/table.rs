@@ -56,7 +56,7 @@ pub(crate) fn put_back_on(
             is_free(guard, &load, waiting)?;
         }
         if let Some((_, object)) = ledger::of_others(guard, target.oid)?.first() {
-            return Err(Error::new(format!("an earlier load left down: {object}"))
+            return Err(Error::new(format!("an earlier load dropped or disabled: {object}"))
                 .with_hint("run pgsluice repair as that role"));
         }
     }
@@ -103,7 +103,7 @@ fn refuse_prepared(guard: &mut Conn, target: &Target) -> Result<(), Error> {
             continue;
         }
         let message = format!(
-            "an earlier load left down objects of {}, and the prepared transaction {} holds a lock of it",
+            "an earlier load dropped or disabled objects of {}, and the prepared transaction {} holds a lock of it",
             target.sql,
             text(1)
         );
@@ -145,7 +145,7 @@ fn put_back_entry(
         let restored = outcome.map_err(|error| cannot(&object, &error))?;
         if !restored.was_back {
             done.push(format!(
-                "{}, which an earlier load left down, is recreated; writers waited for {:.2} s",
+                "{}, which an earlier load dropped or disabled, is recreated; writers waited for {:.2} s",
                 restored.object, restored.seconds
             ));
         }
@@ -160,7 +160,7 @@ fn cannot(object: &str, error: &Error) -> Error {
         kind => kind,
     };
     Error::new(format!(
-        "{object}, which an earlier load left down, cannot be recreated: {}",
+        "{object}, which an earlier load dropped or disabled, cannot be recreated: {}",
         error.message().plain()
     ))
     .of_kind(kind)

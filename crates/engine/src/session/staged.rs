@@ -42,7 +42,7 @@ pub fn read_expressions(
 /// # Errors
 ///
 /// The server rejects a record.
-pub fn insert(conn: &mut Conn, landing: &Landing, from: u64, to: u64) -> Result<u64, Error> {
+pub fn insert_rows(conn: &mut Conn, landing: &Landing, from: u64, to: u64) -> Result<u64, Error> {
     let [head, tail] = &landing.insert;
     let (_, rows) = conn.exec_counted(&format!("{head}{from} AND {to}{tail}"))?;
     Ok(rows)
@@ -62,7 +62,7 @@ pub fn convert(
     place: &dyn Fn(u64) -> Place,
 ) -> Result<u64, Error> {
     conn.exec("SAVEPOINT landed")?;
-    let error = match insert(conn, landing, 1, records) {
+    let error = match insert_rows(conn, landing, 1, records) {
         Ok(rows) => return Ok(rows),
         Err(error) if !may_be_of_one(plan, &error) => return Err(error),
         Err(error) => error,
@@ -100,7 +100,7 @@ fn first_refused(
     while from < to {
         let middle = from + (to - from) / 2;
         conn.exec("SAVEPOINT part")?;
-        match insert(conn, landing, from, middle) {
+        match insert_rows(conn, landing, from, middle) {
             Ok(_) => from = middle + 1,
             Err(error) if !may_be_of_one(plan, &error) => return Err(error),
             Err(error) => {
@@ -110,7 +110,7 @@ fn first_refused(
             }
         }
     }
-    match insert(conn, landing, from, from) {
+    match insert_rows(conn, landing, from, from) {
         Err(alone) if may_be_of_one(plan, &alone) => Ok((from, alone)),
         Err(error) => Err(error),
         Ok(_) => Ok((from, why)),

@@ -305,7 +305,7 @@ impl Lane {
     fn landed(&mut self, rows: u64) -> Result<u64, Error> {
         let plan = self.plan.clone();
         let Some(landing) = &plan.landing else { return Ok(rows) };
-        let rows = staged::insert(&mut self.conn, landing, 1, i64::MAX as u64)?;
+        let rows = staged::insert_rows(&mut self.conn, landing, 1, i64::MAX as u64)?;
         self.conn.exec(&format!("TRUNCATE {}", landing.table))?;
         Ok(rows)
     }
