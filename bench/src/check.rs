@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::thread::{self, ScopedJoinHandle};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 
 use crate::checksum::{self, hash_bytes_extended, Checksum};
-use crate::definition::{Durability, Question};
+use crate::definition::{By, Durability, IndexProbe, MethodDefinition, Question, Suite};
 use crate::measure::Case;
 use crate::psql::Psql;
-use crate::result::Answer;
+use crate::result::{Answer, Run, SuiteResult};
 use crate::server::USER;
 
 /// Checks a loaded table: the count, the checksum and every index. A thorough check also covers
@@ -28,17 +28,121 @@ pub fn table(
     thread::scope(|scope| {
         let indexes = scope.spawn(|| indexes(psql, case, thorough));
         let answers = scope.spawn(|| at_once(questions, |question| ask(psql, question)));
+        let probes = if thorough { case.method.probe.as_slice() } else { &[] };
+        let probed = scope.spawn(|| at_once(probes, |one| probe(psql, one)));
         let found = checksum(psql, case)?;
         ensure!(matches(case, found), "wrong answer: {}", difference(found, expected(case)));
         persistence(psql, case)?;
+        partitions(psql, case)?;
+        all_hold(psql, case)?;
+        joined(probed)?;
         let compared = if case.method.values_kept { "values" } else { "count" };
         Ok(Answer {
             checksum: found,
             compared: compared.to_owned(),
-            indexes: joined(indexes)?.into_iter().collect(),
+            indexes: joined(indexes)?
+                .into_iter()
+                .map(|(name, how)| match probes.iter().any(|p| p.index == name) {
+                    true => (name, format!("{how}, as many rows found as without it")),
+                    false => (name, how),
+                })
+                .collect(),
             questions: joined(answers)?.into_iter().collect(),
+            definitions: definitions(psql, &case.method.table)?,
         })
     })
+}
+
+/// The indexes and constraints of the table by name, as the server describes them. What is not
+/// valid is not there.
+fn definitions(psql: &Psql, table: &str) -> Result<BTreeMap<String, String>> {
+    let sql = format!(
+        "SELECT json_build_array(c.relname, pg_get_indexdef(i.indexrelid)) \
+           FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid \
+           WHERE i.indrelid = '{table}'::regclass AND i.indisvalid \
+         UNION ALL SELECT json_build_array('constraint ' || conname, pg_get_constraintdef(oid)) \
+           FROM pg_constraint WHERE conrelid = '{table}'::regclass AND convalidated"
+    );
+    let lines = psql.query(&sql, USER)?;
+    lines.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+}
+
+/// Checks that a table which one of our methods has loaded has every index and constraint that
+/// its counterpart's has, where both are to have the same indexes.
+pub fn counterpart(
+    suite: &Suite,
+    result: &SuiteResult,
+    method: &MethodDefinition,
+    rows: u64,
+    run: &Run,
+) -> Result<()> {
+    for other in &suite.method {
+        let (ours, theirs) = match (&method.against, &other.against) {
+            (Some(name), _) if *name == other.name => (method, other),
+            (_, Some(name)) if *name == method.name => (other, method),
+            _ => continue,
+        };
+        let alike = ours.table == theirs.table && ours.indexes == theirs.indexes;
+        if !alike || ours.by != By::Pgsluice {
+            continue;
+        }
+        let ran = result.method(&other.name, rows).and_then(|m| m.runs.last());
+        let Some(ran) = ran.map(|r| &r.answer.definitions).filter(|d| !d.is_empty()) else {
+            continue;
+        };
+        let (has, due) = match ours.name == method.name {
+            true => (&run.answer.definitions, ran),
+            false => (ran, &run.answer.definitions),
+        };
+        let missing = due.iter().find(|(name, text)| has.get(*name) != Some(*text));
+        if let Some((name, text)) = missing {
+            bail!("{}: {name} is not as in {}: {text}", ours.name, theirs.name);
+        }
+    }
+    Ok(())
+}
+
+/// Checks that each row is in the partition where it belongs. The rows of foreign partitions are
+/// not read here: the suite of nodes has its own question for them.
+fn partitions(psql: &Psql, case: Case<'_>) -> Result<()> {
+    let table = &case.method.table;
+    let sql = format!(
+        "DO $$ DECLARE leaf record; wrong bigint; BEGIN \
+         FOR leaf IN SELECT relid, pg_get_partition_constraintdef(relid) AS rule \
+             FROM pg_partition_tree('{table}') JOIN pg_class c ON c.oid = relid \
+             WHERE isleaf AND level > 0 AND c.relkind = 'r' LOOP \
+           EXECUTE format('SELECT count(*) FROM %s WHERE (%s) IS NOT TRUE', leaf.relid::regclass, \
+             coalesce(leaf.rule, 'true')) INTO wrong; \
+           IF wrong > 0 THEN RAISE EXCEPTION '% rows of % belong elsewhere', wrong, \
+             leaf.relid::regclass; END IF; \
+         END LOOP; END $$"
+    );
+    psql.query(&sql, USER).map(|_| ()).context("partitions")
+}
+
+/// Checks that every row fulfils the method's conditions.
+fn all_hold(psql: &Psql, case: Case<'_>) -> Result<()> {
+    for condition in &case.method.holds {
+        let table = &case.method.table;
+        let sql = format!("SELECT count(*) FROM {table} WHERE ({condition}) IS NOT TRUE");
+        let wrong = psql.query(&sql, USER)?;
+        ensure!(wrong == "0", "{wrong} rows do not fulfil {condition}");
+    }
+    Ok(())
+}
+
+/// Compares the count of a probe by its index with the count without any index.
+fn probe(psql: &Psql, IndexProbe { index, count }: &IndexProbe) -> Result<()> {
+    let by_index =
+        "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;";
+    let without = "SET enable_indexscan = off; SET enable_indexonlyscan = off; \
+                   SET enable_bitmapscan = off; SET work_mem = '512MB';";
+    let plan = psql.query(&format!("{by_index} EXPLAIN {count}"), USER)?;
+    ensure!(plan.contains(index.as_str()), "the server does not use {index}:\n{plan}");
+    let found = psql.query(&format!("{by_index} {count}"), USER)?;
+    let due = psql.query(&format!("{without} {count}"), USER)?;
+    ensure!(found == due && due != "0", "{found} rows found by {index} where {due} are due");
+    Ok(())
 }
 
 /// The result of a scoped thread. A panic in the thread continues here.
@@ -74,6 +178,7 @@ pub fn csv(path: &Path, case: Case<'_>) -> Result<Answer> {
         compared: "values".to_owned(),
         indexes: BTreeMap::new(),
         questions: BTreeMap::new(),
+        definitions: BTreeMap::new(),
     })
 }
 

@@ -269,6 +269,13 @@ pub struct MethodDefinition {
     /// Indexes that must exist and be valid. There must be no others.
     #[serde(default)]
     pub indexes: Vec<String>,
+    /// Conditions that every row must fulfil, for columns that are not in the file.
+    #[serde(default)]
+    pub holds: Vec<String>,
+    /// Queries whose count by an index must be the one without it, for indexes that amcheck does not
+    /// compare with the table.
+    #[serde(default)]
+    pub probe: Vec<IndexProbe>,
     /// How many times the file is in the table.
     #[serde(default = "one")]
     pub copies: u32,
@@ -282,6 +289,16 @@ pub struct MethodDefinition {
     /// False if the values are changed on purpose (a trigger). Then only the count is checked.
     #[serde(default = "yes")]
     pub values_kept: bool,
+}
+
+/// A query that an index answers.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct IndexProbe {
+    /// The index that the server must use.
+    pub index: String,
+    /// A query of one row, the count of rows found. It must not be 0.
+    pub count: String,
 }
 
 /// Who provides a method.

@@ -160,6 +160,9 @@ pub struct Judged {
     pub rows: u64,
     /// The figure reached; `None` if a method has no figure.
     pub reached: Option<MedianRange>,
+    /// The number of runs, or of pairs of runs, that the figure is of.
+    #[serde(default)]
+    pub runs: usize,
     /// Whether the median is at least as good as `must`.
     pub must_met: Option<bool>,
     /// Whether it is at least as good as `goal`.
@@ -175,10 +178,11 @@ impl Judged {
         let of_rows = result.parameters.rows.iter().copied().max().unwrap_or_default();
         let method = result.method(&demand.method, of_rows);
         let other = demand.against.as_ref().map(|name| result.method(name, of_rows));
-        let reached = method.and_then(|m| match demand.kind {
-            DemandKind::TimeExponent => exponent(result, m),
+        let figures = method.map_or(Vec::new(), |m| match demand.kind {
+            DemandKind::TimeExponent => exponent(result, m).into_iter().collect(),
             _ => reached(&demand, m, other.flatten()),
         });
+        let (runs, reached) = (figures.len(), MedianRange::of(figures));
         let median = reached.map(|r| r.median);
         let durability = |m: Option<&MethodResult>| m.map(|m| m.durability);
         Self {
@@ -187,6 +191,7 @@ impl Judged {
             goal_met: median.zip(demand.goal).map(|(m, goal)| demand.meets(m, goal)),
             same_durability: other.map_or(true, |o| durability(o) == durability(method)),
             reached,
+            runs,
             demand,
         }
     }
@@ -196,6 +201,9 @@ impl Judged {
         let Some(MedianRange { median, min, max }) = self.reached else { return "–".to_owned() };
         let write = |v| self.demand.written(v);
         let mark = if self.same_durability { "" } else { " †" };
+        if self.runs == 1 && self.demand.kind != DemandKind::TimeExponent {
+            return format!("{}{mark} (one run)", write(median));
+        }
         if min == max {
             return format!("{}{mark}", write(median));
         }
@@ -215,13 +223,9 @@ impl Judged {
 }
 
 /// The figure in each run, or for each pair of runs of the same round.
-fn reached(
-    demand: &Demand,
-    method: &MethodResult,
-    other: Option<&MethodResult>,
-) -> Option<MedianRange> {
+fn reached(demand: &Demand, method: &MethodResult, other: Option<&MethodResult>) -> Vec<f64> {
     if method.status == MethodStatus::Failed {
-        return None;
+        return Vec::new();
     }
     let other_run = |run: &Run| {
         let other = other.filter(|o| o.status != MethodStatus::Failed)?;
@@ -249,14 +253,14 @@ fn reached(
         DemandKind::Figure => run.figures.get(demand.figure.as_ref()?).copied(),
         DemandKind::TimeExponent => None,
     };
-    MedianRange::of(method.runs.iter().filter_map(figure).collect())
+    method.runs.iter().filter_map(figure).collect()
 }
 
 /// The exponent fitted through all row counts; `None` if the method has no time at the largest.
-fn exponent(result: &SuiteResult, largest: &MethodResult) -> Option<MedianRange> {
+fn exponent(result: &SuiteResult, largest: &MethodResult) -> Option<f64> {
     largest.seconds?;
     let growth = result.growth.iter().find(|g| g.method == largest.name)?;
-    MedianRange::of(vec![growth.time_exponent])
+    Some(growth.time_exponent)
 }
 
 /// The headings of the columns of [`rows`].
@@ -272,7 +276,7 @@ pub fn rows(result: &SuiteResult) -> Vec<[String; 7]> {
         let against = demand.against.as_ref().map_or(String::new(), |name| format!(" {name}"));
         [
             demand.work.clone(),
-            figures::count(judged.rows),
+            if judged.reached.is_none() { "–".to_owned() } else { figures::count(judged.rows) },
             format!("{}: {}{against}", demand.method, demand.what()),
             judged.reached(),
             judged.verdict(Some(demand.must), judged.must_met),

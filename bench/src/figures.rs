@@ -1,7 +1,7 @@
 //! Formats figures for people, in the same way in every report.
 
 use crate::definition::Durability;
-use crate::result::{MedianRange, MethodResult, MethodStatus, Parameters, Ratio, Run};
+use crate::result::{MedianRange, MethodResult, MethodStatus, Parameters, Ratio, Run, SuiteResult};
 
 /// Seconds with three significant digits; three decimals below 1 s.
 pub fn seconds(value: f64) -> String {
@@ -49,7 +49,7 @@ pub fn ratio(ratio: &Ratio) -> String {
     let MedianRange { median, min, max } = ratio.pairs;
     let mark = if ratio.same_durability { "" } else { " †" };
     if min == max {
-        return format!("{median:.2}{mark}");
+        return format!("{median:.2}{mark} (one run)");
     }
     format!("{median:.2} ({min:.2} to {max:.2}){mark}")
 }
@@ -92,10 +92,13 @@ pub fn phases(method: &MethodResult) -> Option<String> {
     (words.len() > 1).then(|| format!("seconds by phase: {}", words.join(", ")))
 }
 
-/// The published figures of a method, as the table shows them.
-pub fn published(method: &MethodResult) -> String {
+/// The published figures of a method, as the table shows them. Seconds that are for another number
+/// of rows have that number beside them.
+pub fn published(result: &SuiteResult, method: &MethodResult) -> String {
     let mut parts = Vec::new();
-    parts.extend(method.published_seconds.map(|s| format!("{} s", seconds(s))));
+    let rows = result.published.as_ref().map(|p| p.rows).filter(|rows| *rows != method.of_rows);
+    let rows = rows.map_or(String::new(), |rows| format!(" for {} rows", count(rows)));
+    parts.extend(method.published_seconds.map(|s| format!("{} s{rows}", seconds(s))));
     parts.extend(method.published_rows_per_second.map(|r| format!("{} rows/s", count(r as u64))));
     parts.extend(method.published_note.clone());
     if parts.is_empty() {

@@ -71,9 +71,19 @@ fn by_extension(method: &MethodResult) -> bool {
     method.versions.contains_key("extension:pgsluice")
 }
 
-/// The indexes of a method's table. More indexes mean other work.
-fn indexes(method: &MethodResult) -> Vec<&String> {
-    method.runs.first().map_or(Vec::new(), |run| run.answer.indexes.keys().collect())
+/// The indexes of a method's table: more indexes mean other work. Their names do not count. Older
+/// results have nothing but names.
+fn indexes(method: &MethodResult) -> Vec<String> {
+    let Some(answer) = method.runs.first().map(|run| &run.answer) else { return Vec::new() };
+    let defined = |name: &String| {
+        let text = answer.definitions.get(name)?;
+        let (head, rest) = text.split_once(" USING ")?;
+        Some(format!("{} {rest}", if head.contains(" UNIQUE ") { "unique" } else { "" }))
+    };
+    let names = answer.indexes.keys();
+    let mut all: Vec<String> = names.map(|n| defined(n).unwrap_or_else(|| n.clone())).collect();
+    all.sort();
+    all
 }
 
 /// A loss to another's method: it is faster than our fastest on the same rows and indexes. Only our

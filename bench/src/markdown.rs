@@ -97,7 +97,7 @@ fn times(result: &SuiteResult) -> String {
             "| {} | {} | {} | {} | {rate} | {} | {ratio} | {} | {} |\n",
             name(result, method),
             method.durability.word(),
-            figures::published(method),
+            figures::published(result, method),
             extrapolated(method),
             figures::csv_rate(method),
             figures::after_crash(method),

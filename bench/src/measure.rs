@@ -216,7 +216,9 @@ impl Bench<'_> {
         let table = &case.method.table;
         let sizes = format!(
             "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '{wal}'), \
-             pg_table_size('{table}'), pg_indexes_size('{table}')"
+             sum(pg_table_size(relid)), sum(pg_indexes_size(relid)) \
+             FROM (SELECT relid FROM pg_partition_tree('{table}') \
+               UNION SELECT '{table}'::regclass) AS relations"
         );
         let sizes = psql.query(&sizes, USER)?;
         let sizes: Vec<u64> = sizes.split('|').map(str::parse::<u64>).collect::<Result<_, _>>()?;

@@ -156,7 +156,7 @@ fn table(result: &SuiteResult, methods: Option<&str>) -> Result<String> {
             "| {} | {} | {} | {} | {} | {ratio} | {} |\n",
             method.title,
             method.durability.word(),
-            figures::published(method),
+            figures::published(result, method),
             figures::time(method),
             method.rows_per_second.map_or("–".to_owned(), |r| figures::count(r as u64)),
             figures::gives_up(method),

@@ -16,13 +16,13 @@ pub fn write(dir: &Path, suites: &Path) -> Result<()> {
     results.iter_mut().for_each(|result| whole::annotate(result, suites));
     let found = losses::find(&results);
     for result in &results {
-        put(&dir.join(format!("{}.md", result.suite)), &markdown::page(result))?;
+        write_page(&dir.join(format!("{}.md", result.suite)), &markdown::page(result))?;
     }
-    put(&dir.join("losses.md"), &losses::markdown(&found))?;
+    write_page(&dir.join("losses.md"), &losses::markdown(&found))?;
     let folder = dir.file_name().unwrap_or_default().to_string_lossy();
-    put(&dir.join("index.html"), &html::page(&folder, &results, &found)?)
+    write_page(&dir.join("index.html"), &html::page(&folder, &results, &found)?)
 }
 
-fn put(path: &Path, text: &str) -> Result<()> {
+fn write_page(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }

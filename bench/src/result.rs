@@ -275,6 +275,10 @@ pub struct Answer {
     pub indexes: BTreeMap<String, String>,
     /// Fingerprint of the answer to each question.
     pub questions: BTreeMap<String, String>,
+    /// The table's indexes and constraints by name, as the server describes them. Empty in results
+    /// that are older than this field.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub definitions: BTreeMap<String, String>,
 }
 
 impl Answer {
@@ -285,6 +289,7 @@ impl Answer {
             compared: "by the program itself".to_owned(),
             indexes: BTreeMap::new(),
             questions: BTreeMap::new(),
+            definitions: BTreeMap::new(),
         }
     }
 }

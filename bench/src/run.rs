@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure, Context, Result};
 
+use crate::check;
 use crate::data::{Dataset, Workshop};
 use crate::definition::{By, Data, MethodDefinition, PageCache, Suite};
 use crate::demand::{Demand, Judged};
@@ -447,6 +448,7 @@ impl Rounds<'_> {
     fn take(&mut self, method: &MethodDefinition, rows: u64, set: &Dataset, outcome: Result<Run>) {
         let outcome = outcome.and_then(|run| {
             self.agree(&run)?;
+            check::counterpart(self.suite, &self.result, method, rows, &run)?;
             Ok(run)
         });
         let suite = self.suite.suite.clone();

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::definition::Suite;
+use crate::definition::{Data, Suite};
 use crate::demand::{Demand, Judged};
 use crate::figures;
 use crate::result::{Parameters, SuiteResult};
@@ -36,24 +36,44 @@ pub fn departures(suite: &Suite, made: &Parameters) -> Vec<String> {
     words
 }
 
+/// The inputs that had another number of rows than the suite asks for today.
+fn other_inputs(suite: &Suite, result: &SuiteResult) -> Vec<String> {
+    let words = |data: &Data| {
+        let due = data.rows.as_ref()?.full;
+        let had = result.data.iter().find(|d| d.name == data.name)?.rows;
+        let (is, due_rows) = (figures::count(had), figures::count(due));
+        (had != due).then(|| format!("{is} rows of {} instead of {due_rows}", data.name))
+    };
+    match result.parameters.profile == "full" {
+        true => suite.data.iter().filter_map(words).collect(),
+        false => Vec::new(),
+    }
+}
+
 fn counts(rows: &[u64]) -> String {
     rows.iter().map(|n| figures::count(*n)).collect::<Vec<_>>().join(", ")
 }
 
 /// Adds to a result what only the current definitions state. The runs stay as they were:
 ///
-/// * the differences from its suite, if the result is older than that field
+/// * the differences from its suite, if the result is older than that field; and inputs that had
+///   another size than today
 /// * what its methods were later found to give up, so that a later warning appears beside the
 ///   figures
-/// * the demands of today. A demand that names a method the run does not have is replaced by the
-///   one of the same work in the result, if there is one
+/// * the demands of today. If the run does not have the method that one names, it is replaced by the
+///   one of the same work in the result, or has no figure
 ///
 /// Without a definition nothing changes.
 pub fn annotate(result: &mut SuiteResult, suites: &Path) {
     let Ok(suite) = Suite::read(suites, &result.suite) else { return };
-    if result.departs.is_none() {
-        result.departs = Some(departures(&suite, &result.parameters));
+    let made = || departures(&suite, &result.parameters);
+    let mut departs = result.departs.clone().unwrap_or_else(made);
+    for words in other_inputs(&suite, result) {
+        if !departs.contains(&words) {
+            departs.push(words);
+        }
     }
+    result.departs = Some(departs);
     for method in &mut result.methods {
         let Some(defined) = suite.method.iter().find(|m| m.name == method.name) else { continue };
         for given_up in &defined.gives_up {
@@ -64,9 +84,15 @@ pub fn annotate(result: &mut SuiteResult, suites: &Path) {
     }
     let ran = |name: &String| result.methods.iter().any(|m| m.name == *name);
     let asked = |work: &String| result.demands.iter().map(|j| &j.demand).find(|d| d.work == *work);
+    // Methods that the command line left out are no part of the run.
+    let left_out = |name: &String| {
+        let made = &result.parameters;
+        !made.only.is_empty() && !made.only.contains(name) && made.against.as_ref() != Some(name)
+    };
     let of_run = |today: &Demand| match ran(&today.method) && today.against.iter().all(ran) {
         true => Some(today.clone()),
-        false => asked(&today.work).cloned(),
+        false if left_out(&today.method) => asked(&today.work).cloned(),
+        false => Some(asked(&today.work).unwrap_or(today).clone()),
     };
     let demands: Vec<Demand> = suite.demand.iter().filter_map(of_run).collect();
     result.demands = demands.into_iter().map(|d| Judged::new(d, result)).collect();

@@ -39,7 +39,10 @@ fn markdown_has_published_measured_and_unlike_durability() {
     assert!(page.contains("\n† unlike durability: "), "{page}");
     assert!(page.contains("settings wal_level = minimal. seconds by phase: copy 0.330"), "{page}");
     assert!(page.contains("- 3 interleaved rounds of all methods"), "{page}");
-    assert!(page.contains("| 67.8 s | 2.10 (2.00 to 2.50) | 476,190 | 10 |"), "{page}");
+    assert!(
+        page.contains("| 67.8 s for 7,500,000 rows | 2.10 (2.00 to 2.50) | 476,190 | 10 |"),
+        "{page}"
+    );
     assert!(page.contains("0.25 (0.24 to 0.26) † of Title of copy"), "{page}");
     assert!(page.contains("not available here: no such program"), "{page}");
     let losses = fs::read_to_string(dir.path().join("losses.md")).unwrap();
@@ -384,9 +387,17 @@ fn a_run_is_judged_by_what_its_suite_asks_today() {
     run.methods[ours].name = "live-extension".to_owned();
     let suites = Path::new(env!("CARGO_MANIFEST_DIR")).join("suites");
     whole::annotate(&mut run, &suites);
+    // What the run has no methods for is shown, without a figure.
+    let (measured, open): (Vec<_>, Vec<_>) = run.demands.iter().partition(|d| d.must_met.is_some());
     let judged: Vec<_> =
-        run.demands.iter().map(|d| (d.demand.method.as_str(), d.demand.must, d.must_met)).collect();
+        measured.iter().map(|d| (d.demand.method.as_str(), d.demand.must, d.must_met)).collect();
     assert_eq!(judged, [("live-extension", 3.0, Some(false))]);
+    assert!(open.iter().any(|d| d.demand.method == "key-extension"), "{open:?}");
+    // The command line had left them out.
+    run.demands.clear();
+    run.parameters.only = vec!["live-extension".to_owned(), "live-stock".to_owned()];
+    whole::annotate(&mut run, &suites);
+    assert!(run.demands.iter().all(|d| d.must_met.is_some()), "{:?}", run.demands);
 }
 
 /// A suite that compares other methods today takes no demand away from a run that has the old ones.
@@ -395,13 +406,15 @@ fn a_run_without_the_methods_of_today_keeps_what_was_asked_of_it() {
     let mut run = common::votes(1.0);
     run.suite = "copy".to_owned();
     let suites = Path::new(env!("CARGO_MANIFEST_DIR")).join("suites");
-    let today = Suite::read(&suites, "copy").unwrap().demand.remove(0);
+    let mut all = Suite::read(&suites, "copy").unwrap().demand;
+    let (number, today) = (all.len(), all.remove(0));
     let mut asked = demand(DemandKind::Speedup, Some("copy"), 1.0, 1.0);
     asked.demand.work = today.work;
     let mut gone = demand(DemandKind::Speedup, Some("copy"), 1.0, 1.0);
     gone.demand.work = "work that no suite has".to_owned();
     run.demands = vec![asked.clone(), gone];
     whole::annotate(&mut run, &suites);
-    assert_eq!(run.demands.len(), 1);
+    assert_eq!(run.demands.len(), number);
     assert_eq!(run.demands[0].demand, asked.demand);
+    assert!(run.demands[1..].iter().all(|d| d.reached.is_none()));
 }

@@ -64,6 +64,7 @@ fn run(round: u32, seconds: f64, rows: u64) -> Run {
             compared: "values".to_owned(),
             indexes: BTreeMap::new(),
             questions: BTreeMap::new(),
+            definitions: BTreeMap::new(),
         },
         after_crash: None,
     }

@@ -15,6 +15,9 @@ use pgsluice_core::sink::TRAILER;
 use std::collections::HashMap;
 use std::ops::Range;
 
+/// How many bytes of a source follow its known ranges, or the first range that has other bytes.
+type AfterKnown = Result<u64, Range<u64>>;
+
 impl Found<'_> {
     /// Decides for each source whether it is new, continues an earlier load, or is loaded. No load
     /// that has begun one of the incomplete `rows` may be running without its claims.
@@ -185,16 +188,15 @@ impl Found<'_> {
         Ok(())
     }
 
-    /// Compares a source with a row that may be about it. Returns the known ranges, and how many
-    /// bytes follow them, or the first range that has other bytes. `None` if the row is about another
-    /// source of this load.
+    /// Compares a source with the known ranges of a row that may be about it. `None` if the row is
+    /// about another source of this load.
     fn compared(
         &self,
         conn: &mut Conn,
         i: usize,
         ends: &Ends,
         row: &KnownSource,
-    ) -> Result<Option<(Vec<KnownPiece>, Result<u64, Range<u64>>)>, Error> {
+    ) -> Result<Option<(Vec<KnownPiece>, AfterKnown)>, Error> {
         let (source, seen) = (&self.sources[i], &self.seen[i]);
         if !row.by_name && !row.complete && self.names.contains(&row.name) {
             return Ok(None);
