@@ -2,7 +2,7 @@
 //! earlier load, or is loaded.
 
 use super::correction::{changed, grown, other_name};
-use super::identity::{same, Ends, END};
+use super::identity::{same, Ends, Seen, END};
 use super::lookup::{pieces, KnownSource};
 use super::notes::About;
 use super::pause::read_long;
@@ -32,11 +32,38 @@ impl Found<'_> {
         for row in rows {
             by_file.entry(row.file).or_default().push(row);
         }
-        for i in sources {
-            let rows = by_file.remove(i).unwrap_or_default();
-            self.decide_one(conn, *i, &ends[i], &rows)?;
+        // Files that are known by their names come first, so that the others are found to be copies
+        // of them. Among these, names of a content come after the one that has its pieces.
+        let rank = |i: &usize| {
+            let mut rows = by_file.get(i).into_iter().flatten();
+            let row = rows.find(|row| row.by_name);
+            row.map_or(2, |row| u8::from(row.content != row.number))
+        };
+        let mut ordered = sources.to_vec();
+        ordered.sort_by_key(rank);
+        for i in ordered {
+            let rows = by_file.remove(&i).unwrap_or_default();
+            self.decide_one(conn, i, &ends[&i], &rows)?;
         }
+        self.in_order();
         Ok(())
+    }
+
+    /// Puts the sources to load into their own order.
+    fn in_order(&mut self) {
+        let mut places: Vec<usize> = (0..self.wanted.len()).collect();
+        places.sort_by_key(|place| self.wanted[*place].0);
+        let mut now = vec![0; places.len()];
+        for (place, before) in places.iter().enumerate() {
+            now[*before] = place;
+        }
+        self.wanted.sort_by_key(|(i, _)| *i);
+        for (_, _, place) in &mut self.copies {
+            *place = now[*place];
+        }
+        for place in self.by_ends.values_mut().flatten() {
+            *place = now[*place];
+        }
     }
 
     fn decide_one(
@@ -74,7 +101,7 @@ impl Found<'_> {
                 Ok(more) if row.by_name => {
                     return self.decide_complete(conn, i, ends, row, (&known, more));
                 }
-                Ok(_) if known.is_empty() || self.is_taken(row.number) => {}
+                Ok(_) if known.is_empty() || (!row.complete && self.is_taken(row.number)) => {}
                 Ok(more) if row.complete => {
                     if self.outside(conn, i, ends, row, (&known, more))?.is_some() {
                         continue;
@@ -119,6 +146,11 @@ impl Found<'_> {
                 return Err(changed(&name, &(at..next.unwrap_or(end)), row));
             }
             Some(_) if self.append && row.content != row.number => {
+                // The content may have grown by the same bytes, and is loaded by its own name.
+                if let Some(place) = self.copy_of(conn, &seen, ends)? {
+                    self.copies.push((seen, ends.clone(), place));
+                    return Ok(());
+                }
                 return Err(grown(&name, end, more).with_hint(other_name(conn, row.content)?));
             }
             Some(_) if !self.append => return Err(grown(&name, end, more)),
@@ -242,20 +274,28 @@ impl Found<'_> {
         wanted: Wanted,
         name: &str,
     ) -> Result<(), Error> {
-        let content = (wanted.seen.size, wanted.ends.clone());
-        for place in self.by_ends.get(&content).into_iter().flatten() {
-            let other = &self.wanted[*place].1.seen.name;
-            if read_long(conn, self.lease, || same(other, &wanted.seen.name))? {
-                let note =
-                    format!("{name} has the same bytes as {other}, and they are loaded once");
-                self.notes.add(About::Copies, note);
-                self.copies.push((wanted.seen, wanted.ends, *place));
-                self.replaced.extend(wanted.begun);
-                return Ok(());
-            }
+        if let Some(place) = self.copy_of(conn, &wanted.seen, &wanted.ends)? {
+            let other = &self.wanted[place].1.seen.name;
+            let note = format!("{name} has the same bytes as {other}, and they are loaded once");
+            self.notes.add(About::Copies, note);
+            self.copies.push((wanted.seen, wanted.ends, place));
+            self.replaced.extend(wanted.begun);
+            return Ok(());
         }
         self.want(i, wanted);
         Ok(())
+    }
+
+    /// Returns the place of another source to load that has the same bytes.
+    fn copy_of(&self, conn: &mut Conn, seen: &Seen, ends: &Ends) -> Result<Option<usize>, Error> {
+        let content = (seen.size, ends.clone());
+        for place in self.by_ends.get(&content).into_iter().flatten() {
+            let other = &self.wanted[*place].1.seen.name;
+            if read_long(conn, self.lease, || same(other, &seen.name))? {
+                return Ok(Some(*place));
+            }
+        }
+        Ok(None)
     }
 
     /// Whether another source of this load continues this row of `sources`.

@@ -40,6 +40,7 @@ pub fn forget(
     nodes: &[(String, String)],
 ) -> Result<Forgotten, Error> {
     let mut all = Forgotten { missing: files.len(), ..Forgotten::default() };
+    let mut loads = Vec::new();
     let Some(mut conn) = open(url)? else { return Ok(all) };
     for file in files {
         let path = Path::new(file).canonicalize().ok();
@@ -51,7 +52,7 @@ pub fn forget(
             // It may be another name of a content that was forgotten before.
             let found = match all.names.contains(name) {
                 true => Vec::new(),
-                false => forget_one(&mut conn, table, name, nodes)?,
+                false => forget_one(&mut conn, table, name, nodes, &mut loads)?,
             };
             all.names.extend(found);
             if all.names.contains(name) {
@@ -61,19 +62,23 @@ pub fn forget(
         }
     }
     release(&mut conn)?;
+    keeps_rejects(&mut conn, &loads)?;
     conn.exec("COMMIT")?;
     Ok(all)
 }
 
 /// Forgets what is recorded of the content that has a name. Returns all of its names, or the name
-/// of the reject file.
+/// of the reject file. Adds its last load to `loads`.
 fn forget_one(
     conn: &mut Conn,
     table: &str,
     name: &str,
     given: &[(String, String)],
+    loads: &mut Vec<String>,
 ) -> Result<Vec<String>, Error> {
     let (table, name) = (Some(table), Some(name));
+    let last = format!("SELECT load FROM pgsluice_loads.sources WHERE {OF_CONTENT}");
+    loads.extend(names(conn.query(&last, &[table, name])?));
     let loading = format!(
         "number IN (SELECT load FROM pgsluice_loads.sources WHERE {OF_CONTENT} AND state = 'loading')"
     );
@@ -162,18 +167,20 @@ pub fn forget_load(
         &[Some(&load)],
     )?;
     // The row of a source stays if other loads have loaded pieces of it. Rows for its other names
-    // are deleted: they say that it is complete, and it no longer is.
+    // are deleted if they rely on the forgotten pieces. They do not if they were added before these:
+    // a source is complete when it gets another name, so all that the name has was loaded.
     let rows = conn.query(
         "WITH gone AS (DELETE FROM pgsluice_loads.pieces p USING pgsluice_loads.commits c \
-           WHERE c.number = p.commit AND c.load = $1::bigint RETURNING p.source), \
+           WHERE c.number = p.commit AND c.load = $1::bigint RETURNING p.source, c.at), \
          begun AS (SELECT source AS number FROM gone UNION \
            SELECT number FROM pgsluice_loads.sources WHERE load = $1::bigint AND same_as IS NULL), \
-         others AS (DELETE FROM pgsluice_loads.sources \
-           WHERE same_as IN (SELECT number FROM begun)), \
+         others AS (DELETE FROM pgsluice_loads.sources o \
+           WHERE same_as IN (SELECT number FROM begun) AND (load >= $1::bigint OR EXISTS \
+             (SELECT FROM gone g WHERE g.source = o.same_as AND g.at <= o.completed))), \
          parts AS (DELETE FROM pgsluice_loads.parts \
            WHERE source IN (SELECT number FROM begun)) \
          UPDATE pgsluice_loads.sources s SET state = 'loading', completed = NULL \
-         FROM begun WHERE s.number = begun.number RETURNING s.name",
+         FROM begun WHERE s.number = begun.number RETURNING s.name, s.load",
         &[Some(&load)],
     )?;
     conn.query(
@@ -186,6 +193,8 @@ pub fn forget_load(
     )?;
     conn.query("DELETE FROM pgsluice_loads.commits WHERE load = $1::bigint", &[Some(&load)])?;
     release(&mut conn)?;
+    let loads: Vec<String> = rows.iter().filter_map(|row| row[1].clone()).collect();
+    keeps_rejects(&mut conn, &loads)?;
     conn.exec("COMMIT")?;
     Ok(Some(names(rows)))
 }
@@ -201,6 +210,23 @@ fn stop(conn: &mut Conn, loads: &str, parameters: &[Option<&str>]) -> Result<Row
         ),
         parameters,
     )
+}
+
+/// Refuses to forget files of a load that has rejects and is not complete: the next load would read
+/// them again, and add their rejects to the reject file once more.
+fn keeps_rejects(conn: &mut Conn, loads: &[String]) -> Result<(), Error> {
+    let rows = conn.query(
+        "SELECT file, load FROM pgsluice_loads.reject_files WHERE records > 0 AND load IN \
+           (SELECT l::bigint FROM pg_catalog.jsonb_array_elements_text($1::jsonb) l) LIMIT 1",
+        &[Some(&serde_json::json!(loads).to_string())],
+    )?;
+    let Some([Some(file), Some(load)]) = rows.first().map(Vec::as_slice) else { return Ok(()) };
+    Err(Error::new(format!(
+        "{file} has rejects of load {load}, which is not complete: the next load would add them again"
+    ))
+    .with_hint(format!(
+        "move that file away, and forget it, too: pgsluice loads forget {file} (and the table)"
+    )))
 }
 
 /// Releases the reject files of loads that have no source left.

@@ -127,7 +127,7 @@ pub(super) fn candidates(
     const COLUMNS: &str = "number, name, size, state, options, coalesce(same_as, number), \
          '\\x' || pg_catalog.encode(head, 'hex'), '\\x' || pg_catalog.encode(tail, 'hex'), \
          (SELECT '\\x' || pg_catalog.encode(h.hash, 'hex') FROM pgsluice_loads.headers h \
-           WHERE h.source = sources.number), load \
+           WHERE h.source = coalesce(sources.same_as, sources.number)), load \
          FROM pgsluice_loads.sources WHERE target = $1::oid";
     let target = target.to_string();
     let row = |file: usize, by_name: bool, row: &[Option<String>]| KnownSource {

@@ -2,6 +2,7 @@
 //! loads.
 
 mod claims;
+mod combined;
 mod content;
 mod corrections;
 mod faults;
