@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use crate::expression::Expression;
+use crate::quote::cut_name;
 
 /// Options on fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,8 +36,13 @@ pub enum ValuePart {
 impl FieldOptions {
     /// The expression for a column.
     pub fn expression_of(&self, column: &str) -> Option<&Expression> {
-        self.expressions.iter().find(|expression| expression.column == column)
+        self.expressions.iter().find(|expression| names(&expression.column, column))
     }
+}
+
+/// Whether a name in an option is that of a column. The server cuts longer names.
+pub(crate) fn names(given: &str, column: &str) -> bool {
+    given == column || cut_name(given) == column
 }
 
 /// Splits a value into its parts. `{file}` and `{line}` stand for the file and the line.

@@ -3,6 +3,7 @@
 use crate::advice::advice;
 use crate::causes::Causes;
 use crate::error::Error;
+use crate::fields::names;
 use crate::infer::NewColumn;
 use crate::input::Layout;
 
@@ -351,7 +352,7 @@ fn shape(
         let mut column = Column::new(name, facts.map_or(Type::Server, |c| c.ty.clone()), field);
         column.not_null = facts.is_some_and(|c| c.not_null);
         // The NULL options do not apply to a value that is not from the file.
-        let of_file = !options.target.fields.set.iter().any(|(set, _)| set == name);
+        let of_file = !options.target.fields.set.iter().any(|(set, _)| names(set, name));
         column.force_null = of_file && options.target.force_null.has(name);
         column.force_not_null = of_file && options.target.force_not_null.has(name);
         column

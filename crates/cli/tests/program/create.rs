@@ -81,6 +81,14 @@ fn names(world: &mut World) {
     // The header still matches the table when the file is loaded again.
     let again = world.load(&[&file, "--table", "made", "--header"]).unwrap();
     assert_eq!(again["loaded"], 1);
+    // Options of fields are for the same column.
+    for (option, text, kept) in
+        [("--null", format!("{long}=z"), "<NULL>"), ("--expr", format!("{long}=upper(?)"), "Z")]
+    {
+        world.sql("TRUNCATE made");
+        world.load(&[&file, "--table", "made", "--header", option, &text]).unwrap();
+        assert_eq!(world.sql(&format!("SELECT coalesce({cut}, '<NULL>') FROM made")), kept);
+    }
 }
 
 /// A value far after the records that were used for inference may be one that the inferred type

@@ -201,3 +201,31 @@ fn expressions_are_read_before_the_first_row() {
     assert_eq!(summary.unwrap()["loaded"], 2);
     assert_eq!(world.sql("SELECT DISTINCT b FROM t"), "h.csv");
 }
+
+/// A condition is about the values that the columns will have, as with COPY: rounded by their types.
+#[test]
+fn conditions_see_rounded_values() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        let bytes = "2024-12-31 23:59:59.7,9.999, x\n2024-12-31 23:59:59.2,9.991, y\n";
+        let file = world.file("rounded.csv", bytes.as_bytes());
+        world.sql(
+            "CREATE TABLE t (ts timestamp(0), price numeric(6,2), note text); CREATE TABLE s (LIKE t)",
+        );
+        for filter in ["ts >= '2025-01-01'", "price < 10", "price >= 10"] {
+            world.sql("TRUNCATE s, t");
+            let where_ = ["--where", filter];
+            let rows = [&[file.as_str()][..], &where_].concat();
+            world.load(&[&rows[..], &["--table", "s", "--method", "copy-csv"]].concat()).unwrap();
+            let trim = ["--table", "t", "--expr", "note=trim(?)"];
+            let summary = world.load(&[&rows[..], &trim].concat()).unwrap();
+            assert_eq!(
+                (&summary["loaded"], &summary["skipped"]),
+                (&1.into(), &1.into()),
+                "{filter}"
+            );
+            let same = "SELECT count(*) FROM s JOIN t ON (s.ts, s.price, trim(s.note)) = (t.ts, t.price, t.note)";
+            assert_eq!(world.sql(same), "1", "{filter}");
+        }
+    });
+}

@@ -68,8 +68,14 @@ pub(super) fn landing(
     let of_landing = |c: &String| format!("{}.{}", quote_ident(&relation), quote_ident(c));
     let cast = |c: &String| cast(c, &of_landing(c), table, options);
     let casts: Vec<String> = plan.columns.iter().map(cast).collect();
+    // A condition is about the values that the columns will have.
+    let value = |(cast, column): (&String, &String)| match exact_type(column, table) {
+        Some(exact) if plan.filter.is_some() => format!("({cast})::{exact}"),
+        _ => cast.clone(),
+    };
+    let values = casts.iter().zip(&plan.columns).map(value);
     let named: Vec<String> =
-        casts.iter().zip(&quoted).map(|(cast, name)| format!("{cast} AS {name}")).collect();
+        values.zip(&quoted).map(|(value, name)| format!("{value} AS {name}")).collect();
     let filter = plan.filter.as_ref().map_or(String::new(), |f| format!(" WHERE {f}"));
     let head = format!(
         "INSERT INTO {} ({list}) OVERRIDING SYSTEM VALUE SELECT {list} FROM (SELECT {} FROM {name} \
@@ -82,6 +88,16 @@ pub(super) fn landing(
     let tail = format!(" OFFSET 0) AS {}{filter}", quote_ident(&table.name));
     let has_expressions = !options.fields.expressions.is_empty();
     Landing { table: name, relation, create, number, insert: [head, tail], casts, has_expressions }
+}
+
+/// The type of a column with its modifier, if a cast to it rounds a value as its input function does,
+/// and truncates nothing.
+fn exact_type<'t>(column: &str, table: &'t TableFacts) -> Option<&'t str> {
+    /// numeric, time, timetz, timestamp, timestamptz, interval
+    const ROUNDED: [u32; 6] = [1700, 1083, 1266, 1114, 1184, 1186];
+    let facts = table.columns.iter().find(|f| f.name == column)?;
+    let (oid, modifier) = facts.type_id;
+    (modifier >= 0 && ROUNDED.contains(&oid)).then_some(facts.type_name.as_str())
 }
 
 /// The expression that converts a text to the column's value.

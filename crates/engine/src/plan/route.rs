@@ -112,7 +112,8 @@ fn barrier(plan: &Plan, facts: &Facts, options: &Options) -> Option<Text> {
     if let Some(column) = left_out.find(numbered) {
         return Some(text!("the default of column {} depends on the order of rows", column.name));
     }
-    let barriers: [(bool, &'static str); 4] = [
+    let barriers: [(bool, &'static str); 5] = [
+        (table.refers_to_itself, "rows may refer to rows of other partitions"),
         (table.statement_triggers(), "a statement trigger of the table must fire once"),
         (plan.filter.is_some(), "`where` is a condition on rows of the table"),
         (plan.encoding != "UTF8", "the server converts the encoding"),

@@ -163,8 +163,13 @@ fn through_the_root(world: &mut World) {
     let table = "CREATE TABLE @ (a int, b text) PARTITION BY LIST (a);
         CREATE TABLE @_1 PARTITION OF @ FOR VALUES IN (1);
         CREATE TABLE @_2 PARTITION OF @ FOR VALUES IN (2)";
-    let cases: [(&str, &[&str], &str); 7] = [
+    let cases: [(&str, &[&str], &str); 8] = [
         ("", &["--method", "copy-csv"], "the method is copy-csv"),
+        (
+            "ALTER TABLE t ADD PRIMARY KEY (a); ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES t",
+            &[],
+            "rows may refer to rows of other partitions",
+        ),
         (
             "ALTER TABLE t ADD id serial",
             &["--columns", "a,b", "--method", "copy-binary"],
