@@ -346,6 +346,9 @@ static const char *
 checks_why_not(SluiceStatement *s)
 {
 	s->volatile_checks |= sluice_has_volatile_checks(s->rel, s->where, PROVOLATILE_VOLATILE);
+	/* Every snapshot sees frozen rows, so stable functions can observe the moment, too. */
+	if (has_option(s->stmt->options, "freeze"))
+		s->volatile_checks |= sluice_has_volatile_checks(s->rel, s->where, PROVOLATILE_STABLE);
 	if (s->volatile_checks && !s->options.rejects_to && s->options.on_duplicate == SLUICE_DUPLICATE_ERROR)
 		return "a CHECK constraint or a condition is volatile";
 	return NULL;

@@ -754,6 +754,26 @@ run_record_work(void *arg)
 }
 
 /*
+ * Whether rows wait that have not drawn the values of their sequences and
+ * other volatile defaults yet. A record that the server reads draws its values
+ * at once, so these rows must go in before it.
+ */
+static bool
+values_are_due(const SluiceLoad *load)
+{
+	ListCell   *lc;
+
+	if (!OidIsValid(load->args.serial.sequence) && load->nvolatile == 0)
+		return false;
+	foreach(lc, load->rejects->waiting)
+	{
+		if (!((SluiceWaiting *) lfirst(lc))->by_server)
+			return true;
+	}
+	return false;
+}
+
+/*
  * Reads one record by stock COPY's parser; the row then waits with the others.
  * Returns false at the end of the data.
  */
@@ -769,6 +789,8 @@ ask_server(SluiceLoad *load)
 	MemoryContext old;
 	bool		at_once;
 
+	if (values_are_due(load))
+		sluice_rejects_flush(load);
 	take_record(load, &search, 0, &lent);
 	if (lent.end == 0)
 		return false;

@@ -311,6 +311,17 @@ complete_row(SluiceLoad *load, const SluiceSlice *slice, TupleTableSlot *slot,
 	sluice_report.values_by_server += row->asks;
 }
 
+/* How many of these rows get values: all but those that cannot be read. */
+static int64
+rows_with_values(const SluiceLoad *load, size_t from, size_t to)
+{
+	int64		count = to - from;
+
+	for (size_t i = from; load->unreadable && i < to; i++)
+		count -= load->unreadable[i] != NULL;
+	return count;
+}
+
 /*
  * Accepts the rows `from` up to `to` of this slice, which the core has formed:
  * they go into pages or batches.
@@ -329,7 +340,7 @@ sluice_accept_range(SluiceLoad *load, const SluiceSlice *slice, size_t from, siz
 	 */
 	if (from < to)
 		load->cstate->cur_attname = load->cstate->cur_attval = NULL;
-	sluice_sequence_expect(&load->args.serial, (int64) (to - from));
+	sluice_sequence_expect(&load->args.serial, rows_with_values(load, from, to));
 	installed = sluice_install_pages(load, slice);
 	if (installed > 0 && installed == to - from)
 		return;

@@ -330,6 +330,21 @@ class Insert(OnCluster):
                 self.assertIn("42501", str(refused.exception))
         self.assertEqual(self.cluster.sql("SELECT count(*) FROM t"), "2")
 
+    def test_freeze_and_stable_functions(self):
+        """Frozen rows are seen by every snapshot: a CHECK or condition with a stable function finds those before it by an index, as in stock COPY."""
+        path = self.cluster.file("input", b"".join(b"%d\n" % i for i in range(100_000)) + b"50000\n")
+        function = "STABLE LANGUAGE plpgsql AS 'BEGIN RETURN NOT EXISTS (SELECT FROM public.t WHERE k = $1); END'"
+        table = f"DROP TABLE IF EXISTS t; CREATE TABLE t (k int); CREATE INDEX ON t (k); CREATE OR REPLACE FUNCTION fresh(int) RETURNS bool {function}"
+        for setting in ("off", "on"):
+            with self.subTest(setting=setting):
+                begin = f"SET pgsluice.copy = {setting}; BEGIN; TRUNCATE t; SET LOCAL enable_seqscan = off; COPY t FROM '{path}' WITH (FREEZE)"
+                self.cluster.sql(table)
+                self.assertEqual(self.cluster.sql(f"{begin} WHERE fresh(k); SELECT count(*) FROM t; COMMIT"), "100000")
+                self.cluster.sql("ALTER TABLE t ADD CHECK (fresh(k)) NOT VALID")
+                with self.assertRaises(Refused) as refused:
+                    self.cluster.sql(f"{begin}; COMMIT")
+                self.assertIn("23514", str(refused.exception))
+
     def test_freeze(self):
         """FREEZE works under exactly COPY's conditions; rows are frozen and their page is all-visible."""
         path = self.cluster.file("input", b"1\n2\n")

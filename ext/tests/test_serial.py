@@ -5,7 +5,7 @@ import struct
 import subprocess
 import unittest
 
-from .cluster import Held, OnCluster, wait_until
+from .cluster import MAJOR, Held, OnCluster, wait_until
 from .test_fuzz import Client
 
 CSV = "COPY t (a, b) FROM {} WITH (FORMAT csv)"
@@ -52,6 +52,23 @@ class Serial(OnCluster):
             drawn, count = random.randrange(1, 80), random.randrange(3, 3000)
             self.both("SEQUENCE s", rows(count), before=f"SELECT max(nextval('s')) FROM generate_series(1, {drawn})")
             self.both("SEQUENCE s", rows(count), before="SELECT nextval('s'); CHECKPOINT")
+
+    def test_rejects(self):
+        """With rejects_to, the values are in the order of the rows, and currval and lastval are those of the last row."""
+        table = "CREATE TABLE t (id serial, a int, b text DEFAULT 'x')"
+        load = f"DROP TABLE IF EXISTS t, bad; {table}; CREATE TABLE bad (LIKE pgsluice.reject); SET client_min_messages = warning;"
+        path = self.cluster.file("input", b"".join(b"%d,p\n" % i if i != 5 else b"x,p\n" for i in range(1, 11)))
+        said = self.cluster.sql(
+            f"{load} COPY t (a, b) FROM '{path}' WITH (FORMAT csv, rejects_to 'bad');"
+            "SELECT currval('t_id_seq'), lastval(), max(id), count(*) FROM t")
+        self.assertEqual(said, "9|9|9|9")
+        if MAJOR >= 16:
+            data = b"".join(b"%d,%s\n" % (i, b"\\D" if i % 3 == 0 else b"p") for i in range(1, 20))
+            path = self.cluster.file("input", data)
+            said = self.cluster.sql(
+                f"{load} COPY t (a, b) FROM '{path}' WITH (FORMAT csv, DEFAULT '\\D', rejects_to 'bad');"
+                "SELECT count(*), bool_and(id = a), count(*) FILTER (WHERE b = 'x') FROM t")
+            self.assertEqual(said, "19|t|6")
 
     def test_bounds(self):
         """If a sequence ends, cycles, or is too wide for its column, values and errors are stock COPY's."""
