@@ -213,7 +213,7 @@ fn stop(conn: &mut Conn, loads: &str, parameters: &[Option<&str>]) -> Result<Row
 }
 
 /// Refuses to forget files of a load that has rejects and is not complete: the next load would read
-/// them again, and add their rejects to the reject file once more.
+/// them again, and add their rejects to the reject file again.
 fn keeps_rejects(conn: &mut Conn, loads: &[String]) -> Result<(), Error> {
     let rows = conn.query(
         "SELECT file, load FROM pgsluice_loads.reject_files WHERE records > 0 AND load IN \
