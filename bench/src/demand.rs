@@ -184,12 +184,13 @@ impl Judged {
         });
         let (runs, reached) = (figures.len(), MedianRange::of(figures));
         let median = reached.map(|r| r.median);
-        let durability = |m: Option<&MethodResult>| m.map(|m| m.durability);
         Self {
             rows: method.map_or(0, |m| m.rows),
             must_met: median.map(|m| demand.meets(m, demand.must)),
             goal_met: median.zip(demand.goal).map(|(m, goal)| demand.meets(m, goal)),
-            same_durability: other.map_or(true, |o| durability(o) == durability(method)),
+            same_durability: other
+                .flatten()
+                .map_or(true, |o| method.map_or(true, |m| m.durability == o.durability)),
             reached,
             runs,
             demand,

@@ -8,12 +8,13 @@
  * table that had rows, see index/merge.c.
  *
  * WHY NOTHING CAN MISS THE ENTRIES meanwhile. Other transactions cannot open
- * the table. The rows are invisible to the command that inserts them. AFTER
- * triggers wait until the indexes are complete. Where a volatile CHECK
- * constraint or condition may read the table, no entries wait. There remains a
- * function that the COPY calls and that runs its own commands on the table. If
- * it inserts rows, it uses an index that lacks entries of the COPY's rows, but
- * it can see none of these rows. The executor inserts the entries of the
+ * the table. The rows are invisible to the command that inserts them, unless
+ * they are frozen. AFTER triggers wait until the indexes are complete. Where a
+ * volatile CHECK constraint or condition may read the table, or with FREEZE a
+ * stable one, no entries wait (checks_why_not() in copy/decide.c). There
+ * remains a function that the COPY calls and that runs its own commands on the
+ * table. If it inserts rows, it uses an index that lacks entries of the COPY's
+ * rows, but it can see none of these rows. The executor inserts the entries of the
  * function's rows. The build at the end takes all rows of the table, also
  * those of other commands of the transaction (`disturbed`), and finds a key
  * that two of them have.

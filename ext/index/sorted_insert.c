@@ -26,7 +26,7 @@
  * the work (copy/decide.c). Before a BEFORE trigger runs that a partition has
  * got in the meantime, all entries are inserted (heap/batches.c). Stable and
  * immutable functions use the snapshot of the command, which does not show its
- * rows.
+ * rows. With FREEZE it does, so stable functions count as volatile there.
  *
  * WAITING FOR OTHERS.  If another transaction has the key and is not finished,
  * we wait for it as soon as the entry's turn comes, with no page locked. Loads
