@@ -45,25 +45,9 @@ impl Found<'_> {
             let rows = by_file.remove(&i).unwrap_or_default();
             self.decide_one(conn, i, &ends[&i], &rows)?;
         }
-        self.in_order();
-        Ok(())
-    }
-
-    /// Puts the sources to load into their own order.
-    fn in_order(&mut self) {
-        let mut places: Vec<usize> = (0..self.wanted.len()).collect();
-        places.sort_by_key(|place| self.wanted[*place].0);
-        let mut now = vec![0; places.len()];
-        for (place, before) in places.iter().enumerate() {
-            now[*before] = place;
-        }
+        // They are loaded in their own order.
         self.wanted.sort_by_key(|(i, _)| *i);
-        for (_, _, place) in &mut self.copies {
-            *place = now[*place];
-        }
-        for place in self.by_ends.values_mut().flatten() {
-            *place = now[*place];
-        }
+        Ok(())
     }
 
     fn decide_one(
@@ -147,8 +131,8 @@ impl Found<'_> {
             }
             Some(_) if self.append && row.content != row.number => {
                 // The content may have grown by the same bytes, and is loaded by its own name.
-                if let Some(place) = self.copy_of(conn, &seen, ends)? {
-                    self.copies.push((seen, ends.clone(), place));
+                if let Some(other) = self.copy_of(conn, &seen, ends)? {
+                    self.copies.push((seen, ends.clone(), other));
                     return Ok(());
                 }
                 return Err(grown(&name, end, more).with_hint(other_name(conn, row.content)?));
@@ -274,11 +258,11 @@ impl Found<'_> {
         wanted: Wanted,
         name: &str,
     ) -> Result<(), Error> {
-        if let Some(place) = self.copy_of(conn, &wanted.seen, &wanted.ends)? {
-            let other = &self.wanted[place].1.seen.name;
-            let note = format!("{name} has the same bytes as {other}, and they are loaded once");
+        if let Some(other) = self.copy_of(conn, &wanted.seen, &wanted.ends)? {
+            let same = &self.seen[other].name;
+            let note = format!("{name} has the same bytes as {same}, and they are loaded once");
             self.notes.add(About::Copies, note);
-            self.copies.push((wanted.seen, wanted.ends, place));
+            self.copies.push((wanted.seen, wanted.ends, other));
             self.replaced.extend(wanted.begun);
             return Ok(());
         }
@@ -286,13 +270,12 @@ impl Found<'_> {
         Ok(())
     }
 
-    /// Returns the place of another source to load that has the same bytes.
+    /// Returns another source to load that has the same bytes.
     fn copy_of(&self, conn: &mut Conn, seen: &Seen, ends: &Ends) -> Result<Option<usize>, Error> {
         let content = (seen.size, ends.clone());
-        for place in self.by_ends.get(&content).into_iter().flatten() {
-            let other = &self.wanted[*place].1.seen.name;
-            if read_long(conn, self.lease, || same(other, &seen.name))? {
-                return Ok(Some(*place));
+        for other in self.by_ends.get(&content).into_iter().flatten() {
+            if read_long(conn, self.lease, || same(&self.seen[*other].name, &seen.name))? {
+                return Ok(Some(*other));
             }
         }
         Ok(None)

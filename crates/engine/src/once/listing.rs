@@ -128,6 +128,7 @@ pub fn list(url: &str, load: Option<i64>) -> Result<Vec<LoadRow>, Error> {
 pub fn files(url: &str, load: i64) -> Result<Vec<SourceRow>, Error> {
     let Some(mut conn) = open(url)? else { return Ok(Vec::new()) };
     let rows = of_load(&mut conn, load)?;
+    let optional = |cell: &Option<String>| cell.as_ref().map(|_| number(cell));
     let row = |row: Vec<Option<String>>| SourceRow {
         file: row[1].clone().unwrap_or_default(),
         state: row[2].clone().unwrap_or_default(),
@@ -135,9 +136,9 @@ pub fn files(url: &str, load: i64) -> Result<Vec<SourceRow>, Error> {
         pieces: number(&row[4]),
         bytes: number(&row[5]),
         records: number(&row[6]),
-        next_record: row[8].as_ref().map(|_| number(&row[8])),
-        next_line: row[9].as_ref().map(|_| number(&row[9])),
-        next_byte: row[10].as_ref().map(|_| number(&row[10])),
+        next_record: optional(&row[8]),
+        next_line: optional(&row[9]),
+        next_byte: optional(&row[10]),
     };
     Ok(rows.into_iter().map(row).collect())
 }

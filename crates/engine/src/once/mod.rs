@@ -174,13 +174,13 @@ struct Found<'s> {
     names: HashSet<String>,
     /// sources to load, each with its index
     wanted: Vec<(usize, Wanted)>,
-    /// the indexes into `wanted`, by size and ends
+    /// the indexes of the sources to load, by size and ends
     by_ends: HashMap<(u64, Ends), Vec<usize>>,
     /// rows of failed attempts whose names other rows take
     replaced: Vec<i64>,
     /// other names of complete contents
     aliases: Vec<Alias>,
-    /// other names of wanted contents, each with an index into `wanted`
+    /// other names of wanted contents, each with the index of the source
     copies: Vec<(Seen, Ends, usize)>,
     /// complete sources whose size or time has changed, but not their content
     touched: Vec<(i64, Seen, Ends)>,
@@ -269,7 +269,7 @@ impl Found<'_> {
     /// Adds a source that is to be loaded.
     fn want(&mut self, i: usize, wanted: Wanted) {
         let content = (wanted.seen.size, wanted.ends.clone());
-        self.by_ends.entry(content).or_default().push(self.wanted.len());
+        self.by_ends.entry(content).or_default().push(i);
         self.wanted.push((i, wanted));
     }
 
@@ -296,7 +296,11 @@ impl Found<'_> {
             self.settle(&mut conn, &target)?;
             conn.exec("COMMIT")?;
         }
-        let copies = std::mem::take(&mut self.copies);
+        // The recording has a source for each wanted one, in this order.
+        let places: HashMap<usize, usize> =
+            indexes.iter().enumerate().map(|(place, i)| (*i, place)).collect();
+        let copies = std::mem::take(&mut self.copies).into_iter();
+        let copies = copies.map(|(seen, ends, of)| (seen, ends, places[&of])).collect();
         let fingerprint = self.fingerprint.json();
         let recording = Recording::register(conn, target, files, fingerprint, options)?;
         Ok(recording.with_aliases(copies))
