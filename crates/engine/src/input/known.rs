@@ -35,8 +35,9 @@ pub struct KnownPiece {
 /// The result of a comparison with the known ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Compared {
-    /// the first range that has other bytes
-    Differs(Range<u64>),
+    /// the source has other bytes in `bytes`, the range with this index; those before it have the
+    /// same bytes
+    Differs { pieces: usize, bytes: Range<u64> },
     /// the source ends before the end of the range with this index: the ranges before it have the
     /// same bytes, and `more` bytes follow the last of these
     Ended { pieces: usize, more: u64 },
@@ -70,7 +71,7 @@ pub fn compare(source: &dyn Source, known: &[KnownPiece]) -> Result<Compared, Er
             return Ok(Compared::Ended { pieces, more: passed + hashed });
         }
         if hasher.finalize() != piece.hash {
-            return Ok(Compared::Differs(piece.bytes.clone()));
+            return Ok(Compared::Differs { pieces, bytes: piece.bytes.clone() });
         }
         at = piece.bytes.end;
     }
@@ -352,7 +353,7 @@ mod tests {
         let known = [piece(&data, 0..4), piece(&data, 4..8)];
         let ended = |pieces, more| Compared::Ended { pieces, more };
         for (now, differs, compared) in [
-            (other.as_slice(), 4..8, Compared::Differs(4..8)),
+            (other.as_slice(), 4..8, Compared::Differs { pieces: 1, bytes: 4..8 }),
             (&data[..4], 4..8, ended(1, 0)),
             (&data[..6], 4..8, ended(1, 2)),
             (&b""[..], 0..4, ended(0, 0)),

@@ -41,17 +41,13 @@ pub(super) fn grown(name: &str, end: u64, more: u64) -> Error {
     )
 }
 
-/// The hint for a file that has grown, and is recorded as another name of the source `content`.
-pub(super) fn other_name(conn: &mut Conn, content: i64) -> Result<String, Error> {
-    let rows = conn.query(
-        "SELECT name FROM pgsluice_loads.sources WHERE number = $1::bigint",
-        &[Some(&content.to_string())],
-    )?;
-    let name = rows.first().and_then(|row| row[0].clone()).unwrap_or_default();
-    Ok(format!(
-        "it is recorded as another name of {name}: add the new records to that file and load it, \
-         or put them into a file of their own"
-    ))
+/// The hint for a file that has grown, and is another name of a file of this load that has grown by
+/// other records.
+pub(super) fn other_name(name: &str) -> String {
+    format!(
+        "it is another name of {name}, which has grown by other records: add the new records to \
+         one of these files, or put them into a file of their own"
+    )
 }
 
 /// Adds a hint to the error of a bad record: how to correct it, if later records are committed.

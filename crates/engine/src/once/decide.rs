@@ -6,7 +6,7 @@ use super::identity::{same, Ends, Seen, END};
 use super::lookup::{pieces, KnownSource};
 use super::notes::About;
 use super::pause::read_long;
-use super::record::{Alias, Wanted};
+use super::record::{Alias, Touched, Wanted};
 use super::Found;
 use crate::error::Error;
 use crate::input::{compare, outside, Compared, KnownPiece};
@@ -17,6 +17,15 @@ use std::ops::Range;
 
 /// How many bytes of a source follow its known ranges, or the first range that has other bytes.
 type AfterKnown = Result<u64, Range<u64>>;
+
+/// A source that was compared with the known ranges of a row.
+struct Beside {
+    known: Vec<KnownPiece>,
+    after: AfterKnown,
+    /// it is what the content was when the row was recorded, and that has grown since: `known` are
+    /// its ranges
+    earlier: bool,
+}
 
 impl Found<'_> {
     /// Decides for each source whether it is new, continues an earlier load, or is loaded. No load
@@ -61,7 +70,11 @@ impl Found<'_> {
         if seen.stream {
             return self.decide_stream(conn, i, ends, rows);
         }
-        let busy = |row: &&KnownSource| !row.by_name && self.busy.contains(&row.content);
+        // Another machine loads the content under another name.
+        let busy = |row: &&KnownSource| {
+            let own = row.by_name && (row.complete || row.content == row.number);
+            !own && self.busy.contains(&row.content)
+        };
         if let Some(row) = rows.iter().find(busy) {
             self.others.insert(row.content);
             return Ok(());
@@ -69,24 +82,30 @@ impl Found<'_> {
         let want = |begun| Wanted { begun, ..Wanted::new(&seen, ends) };
         let mut failed = None;
         for row in rows {
-            let Some((known, compared)) = self.compared(conn, i, ends, row)? else { continue };
-            match compared {
+            let Some(found) = self.compared(conn, i, ends, row)? else { continue };
+            let more = match found.after {
+                Ok(more) => more,
                 Err(bytes) if row.by_name => return Err(changed(&name, &bytes, row)),
-                Err(_) => {}
+                Err(_) => continue,
+            };
+            let known = found.known;
+            let taken = self.taker(row.content);
+            match (row.by_name, row.complete) {
                 // Pieces that another load has loaded of the same content take precedence over a
                 // failed attempt.
-                Ok(_) if row.by_name && !row.complete && known.is_empty() => {
-                    failed = Some(row.number);
+                (true, false) if known.is_empty() => failed = Some(row.number),
+                (true, false) => match taken {
+                    None => {
+                        self.want(i, want(Some(row.content)));
+                        return Ok(());
+                    }
+                    Some(other) => return self.copy_or_refuse(conn, i, ends, other),
+                },
+                (true, true) => {
+                    return self.decide_complete(conn, i, ends, row, (&known, more), found.earlier);
                 }
-                Ok(_) if row.by_name && !row.complete => {
-                    self.want(i, want(Some(row.number)));
-                    return Ok(());
-                }
-                Ok(more) if row.by_name => {
-                    return self.decide_complete(conn, i, ends, row, (&known, more));
-                }
-                Ok(_) if known.is_empty() || (!row.complete && self.is_taken(row.number)) => {}
-                Ok(more) if row.complete => {
+                (false, complete) if known.is_empty() || (!complete && taken.is_some()) => {}
+                (false, true) => {
                     if self.outside(conn, i, ends, row, (&known, more))?.is_some() {
                         continue;
                     }
@@ -99,10 +118,10 @@ impl Found<'_> {
                     self.replaced.extend(failed);
                     return Ok(());
                 }
-                Ok(_) => {
+                (false, false) => {
                     self.fingerprint.check(&row.options, &name)?;
                     self.notes.add(About::Continued, format!("{name} continues {}", row.name));
-                    self.want(i, want(Some(row.number)));
+                    self.want(i, want(Some(row.content)));
                     self.replaced.extend(failed);
                     return Ok(());
                 }
@@ -111,8 +130,29 @@ impl Found<'_> {
         self.add_new(conn, i, want(failed), &name)
     }
 
+    /// Decides about a file of which a part is loaded, and which `other` continues under another
+    /// name. Both are names of it, so they must still be the same.
+    fn copy_or_refuse(
+        &mut self,
+        conn: &mut Conn,
+        i: usize,
+        ends: &Ends,
+        other: usize,
+    ) -> Result<(), Error> {
+        let seen = self.seen[i].clone();
+        if let Some(same) = self.copy_of(conn, &seen, ends)? {
+            self.copies.push((seen, ends.clone(), same));
+            return Ok(());
+        }
+        let (name, other) = (self.sources[i].name(), self.sources[other].name());
+        Err(Error::new(format!(
+            "{name} and {other} were one file when a part of it was loaded, and now they differ"
+        ))
+        .with_hint("load the one that is right: the rest of it is loaded"))
+    }
+
     /// Decides about a file of the name and the bytes of a complete source. `more` bytes follow the
-    /// known ranges.
+    /// known ranges. `was`: the content has grown since the row was recorded, and the file has not.
     fn decide_complete(
         &mut self,
         conn: &mut Conn,
@@ -120,28 +160,34 @@ impl Found<'_> {
         ends: &Ends,
         row: &KnownSource,
         (known, more): (&[KnownPiece], u64),
+        was: bool,
     ) -> Result<(), Error> {
         let (seen, name) = (self.seen[i].clone(), self.sources[i].name());
         let end = known.last().map_or(0, |p| p.bytes.end);
         match self.outside(conn, i, ends, row, (known, more))? {
-            None => self.touched.push((row.number, seen, ends.clone())),
+            None => self.touched.push(Touched { row: row.number, seen, ends: ends.clone(), was }),
             Some(at) if at < end => {
                 let next = known.iter().map(|p| p.bytes.start).find(|start| *start > at);
                 return Err(changed(&name, &(at..next.unwrap_or(end)), row));
             }
-            Some(_) if self.append && row.content != row.number => {
-                // The content may have grown by the same bytes, and is loaded by its own name.
-                if let Some(other) = self.copy_of(conn, &seen, ends)? {
-                    self.copies.push((seen, ends.clone(), other));
+            Some(_) if !self.append => return Err(grown(&name, end, more)),
+            // Other machines append to the content under another name.
+            Some(_) if row.content != row.number && self.busy.contains(&row.content) => {
+                self.others.insert(row.content);
+            }
+            Some(_) => {
+                // Another name of the content may have grown, too.
+                if let Some(other) = self.taker(row.content) {
+                    let Some(same) = self.copy_of(conn, &seen, ends)? else {
+                        let other = other_name(&self.sources[other].name());
+                        return Err(grown(&name, end, more).with_hint(other));
+                    };
+                    self.copies.push((seen, ends.clone(), same));
                     return Ok(());
                 }
-                return Err(grown(&name, end, more).with_hint(other_name(conn, row.content)?));
-            }
-            Some(_) if !self.append => return Err(grown(&name, end, more)),
-            Some(_) => {
                 let note = format!("{name} has grown by {more} bytes");
                 self.notes.add(About::Grown, note);
-                let begun = Some(row.number);
+                let begun = Some(row.content);
                 self.want(i, Wanted { begun, ..Wanted::new(&seen, ends) });
             }
         }
@@ -212,7 +258,7 @@ impl Found<'_> {
         i: usize,
         ends: &Ends,
         row: &KnownSource,
-    ) -> Result<Option<(Vec<KnownPiece>, AfterKnown)>, Error> {
+    ) -> Result<Option<Beside>, Error> {
         let (source, seen) = (&self.sources[i], &self.seen[i]);
         if !row.by_name && !row.complete && self.names.contains(&row.name) {
             return Ok(None);
@@ -234,19 +280,30 @@ impl Found<'_> {
         }
         // The content may have grown since the row of another name was added. The file is still what
         // it was then.
-        let as_it_was = row.content != row.number
+        let as_it_was = row.complete
+            && row.content != row.number
             && row.size == seen.size
             && (&row.head, &row.tail) == (&ends.head, &ends.tail);
-        let compared = match read_long(conn, self.lease, || compare(source.as_ref(), &known))? {
-            Compared::Same(more) => Ok(more),
-            Compared::Ended { pieces, more } if as_it_was => {
-                known.truncate(pieces);
-                Ok(more)
+        let (pieces, more, bytes, ended) = match read_long(conn, self.lease, || {
+            compare(source.as_ref(), &known)
+        })? {
+            Compared::Same(more) => {
+                return Ok(Some(Beside { known, after: Ok(more), earlier: false }));
             }
-            Compared::Ended { pieces, .. } => Err(known[pieces].bytes.clone()),
-            Compared::Differs(bytes) => Err(bytes),
+            Compared::Ended { pieces, more } => (pieces, more, known[pieces].bytes.clone(), true),
+            Compared::Differs { pieces, bytes } => {
+                let end = pieces.checked_sub(1).map_or(0, |last| known[last].bytes.end);
+                (pieces, bytes.end - end, bytes, false)
+            }
         };
-        Ok(Some((known, compared)))
+        // If a comment at its end is longer than the first range that was added, it does not end
+        // before that range.
+        let earlier = as_it_was && (ended || self.is_all(conn, i, &known[..pieces])?);
+        if !earlier {
+            return Ok(Some(Beside { known, after: Err(bytes), earlier }));
+        }
+        known.truncate(pieces);
+        Ok(Some(Beside { known, after: Ok(more), earlier }))
     }
 
     /// Adds a source that no load has begun. If another source of this load has the same bytes,
@@ -281,8 +338,16 @@ impl Found<'_> {
         Ok(None)
     }
 
-    /// Whether another source of this load continues this row of `sources`.
-    fn is_taken(&self, number: i64) -> bool {
-        self.wanted.iter().any(|(_, wanted)| wanted.begun == Some(number))
+    /// Whether a source has no records outside of these ranges, whose bytes it has.
+    fn is_all(&self, conn: &mut Conn, i: usize, known: &[KnownPiece]) -> Result<bool, Error> {
+        let (input, source) = (&self.input, &self.sources[i]);
+        let outside = || Ok(matches!(outside(input, source, known), Ok(None)));
+        Ok(input.dialect().is_some() && read_long(conn, self.lease, outside)?)
+    }
+
+    /// Returns the source of this load that continues this row of `sources`.
+    fn taker(&self, number: i64) -> Option<usize> {
+        let taker = self.wanted.iter().find(|(_, wanted)| wanted.begun == Some(number));
+        taker.map(|(i, _)| *i)
     }
 }

@@ -167,16 +167,19 @@ pub fn forget_load(
         &[Some(&load)],
     )?;
     // The row of a source stays if other loads have loaded pieces of it. Rows for its other names
-    // are deleted if they rely on the forgotten pieces. They do not if they were added before these:
-    // a source is complete when it gets another name, so all that the name has was loaded.
+    // are deleted if they were compared and rely on the forgotten pieces. They do not if that was
+    // before these: all that the name has was loaded.
     let rows = conn.query(
         "WITH gone AS (DELETE FROM pgsluice_loads.pieces p USING pgsluice_loads.commits c \
            WHERE c.number = p.commit AND c.load = $1::bigint RETURNING p.source, c.at), \
          begun AS (SELECT source AS number FROM gone UNION \
            SELECT number FROM pgsluice_loads.sources WHERE load = $1::bigint AND same_as IS NULL), \
          others AS (DELETE FROM pgsluice_loads.sources o \
-           WHERE same_as IN (SELECT number FROM begun) AND (load >= $1::bigint OR EXISTS \
+           WHERE same_as IN (SELECT number FROM begun) AND completed IS NOT NULL \
+             AND (load >= $1::bigint OR EXISTS \
              (SELECT FROM gone g WHERE g.source = o.same_as AND g.at <= o.completed))), \
+         again AS (UPDATE pgsluice_loads.sources SET state = 'loading' \
+           WHERE same_as IN (SELECT number FROM begun) AND completed IS NULL AND load >= $1::bigint), \
          parts AS (DELETE FROM pgsluice_loads.parts \
            WHERE source IN (SELECT number FROM begun)) \
          UPDATE pgsluice_loads.sources s SET state = 'loading', completed = NULL \
@@ -186,7 +189,8 @@ pub fn forget_load(
     conn.query(
         "DELETE FROM pgsluice_loads.sources s WHERE state = 'loading' \
            AND target IN (SELECT target FROM pgsluice_loads.loads WHERE number = $1::bigint) \
-           AND NOT EXISTS (SELECT FROM pgsluice_loads.pieces p WHERE p.source = s.number) \
+           AND NOT EXISTS (SELECT FROM pgsluice_loads.pieces p \
+             WHERE p.source = coalesce(s.same_as, s.number)) \
            AND NOT EXISTS (SELECT FROM pgsluice_loads.loads l \
              WHERE l.number = s.load AND l.state = 'running')",
         &[Some(&load)],

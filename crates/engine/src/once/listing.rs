@@ -143,7 +143,7 @@ pub fn files(url: &str, load: i64) -> Result<Vec<SourceRow>, Error> {
     Ok(rows.into_iter().map(row).collect())
 }
 
-/// Returns for each file of a load: the row of `sources` that has its pieces, its name, state and
+/// Returns for each file of a load, unless it was only begun under that name: the row of `sources` that has its pieces, its name, state and
 /// size, the number, bytes and records of its pieces, whichever load has loaded them, the hash of
 /// its last bytes; if it is not complete, the first record that is in no piece, with the line
 /// and the byte after the piece before it; and whether it is another name of a content.
@@ -165,8 +165,9 @@ fn of_load(conn: &mut Conn, load: i64) -> Result<Rows, Error> {
                AND EXISTS (SELECT FROM pgsluice_loads.pieces f WHERE f.source = e.source \
                  AND f.first_record = 1) \
              ORDER BY e.start_byte LIMIT 1) run ON true \
-           WHERE s.load = $1::bigint OR s.number IN (SELECT p.source FROM pgsluice_loads.pieces p \
-             JOIN pgsluice_loads.commits c ON c.number = p.commit WHERE c.load = $1::bigint) \
+           WHERE (s.load = $1::bigint OR s.number IN (SELECT p.source FROM pgsluice_loads.pieces p \
+             JOIN pgsluice_loads.commits c ON c.number = p.commit WHERE c.load = $1::bigint)) \
+             AND (s.same_as IS NULL OR s.completed IS NOT NULL) \
            GROUP BY s.number, run.record, run.line, run.byte ORDER BY s.number",
         &[Some(&load.to_string())],
     )
@@ -216,7 +217,7 @@ fn difference(
         Ok(Some(format!("bytes {} to {} are not the same", bytes.start, bytes.end)))
     };
     let (pieces, more) = match compare(&source, known)? {
-        Compared::Differs(bytes) => return differs(&bytes),
+        Compared::Differs { bytes, .. } => return differs(&bytes),
         Compared::Same(more) => (known.len(), more),
         Compared::Ended { pieces, more } if other_name => (pieces, more),
         Compared::Ended { pieces, .. } => return differs(&known[pieces].bytes),

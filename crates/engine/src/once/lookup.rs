@@ -36,7 +36,8 @@ pub(super) struct KnownSource {
 }
 
 /// Finds the files that are complete and have not changed since, by name, size and time. Returns
-/// the index of each, and the options with which it was loaded.
+/// the index of each, and the options with which it was loaded. A name without a time of completion
+/// is that of a file that was completed under another name, and was not compared since.
 ///
 /// The server looks up each name in an index. The plan of a join would depend on estimates: the
 /// server knows neither the number of files nor, before the first ANALYZE, the number of rows.
@@ -54,7 +55,7 @@ pub(super) fn complete(
     let names = Value::from_iter(by_name.keys().copied());
     let rows = conn.query(
         "SELECT name, size, modified, options FROM pgsluice_loads.sources \
-         WHERE target = $1::oid AND state = 'complete' \
+         WHERE target = $1::oid AND state = 'complete' AND completed IS NOT NULL \
            AND name = ANY (ARRAY(SELECT pg_catalog.jsonb_array_elements_text($2::jsonb)))",
         &[Some(&target.to_string()), Some(&names.to_string())],
     )?;

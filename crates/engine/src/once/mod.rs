@@ -43,7 +43,7 @@ use lookup::{candidates, claim, KnownSource};
 use names::{add_names, drop_rows, touch};
 use notes::{About, Notes};
 use pause::limit_pause;
-use record::{Alias, Recording, Target, Wanted};
+use record::{Alias, Recording, Target, Touched, Wanted};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -182,8 +182,7 @@ struct Found<'s> {
     aliases: Vec<Alias>,
     /// other names of wanted contents, each with the index of the source
     copies: Vec<(Seen, Ends, usize)>,
-    /// complete sources whose size or time has changed, but not their content
-    touched: Vec<(i64, Seen, Ends)>,
+    touched: Vec<Touched>,
     /// contents that machines load in parts
     busy: HashSet<i64>,
     /// those of `busy` that this load has under another name: it waits for their end

@@ -1,11 +1,15 @@
 //! Files and other names of contents in the ledger: adds, drops and updates them.
 
-use super::identity::{Ends, Seen};
 use super::lookup::number;
-use super::record::{Alias, Target, Wanted};
+use super::record::{Alias, Target, Touched, Wanted};
 use crate::error::Error;
 use crate::session::conn::Conn;
 use serde_json::{json, Value};
+
+/// The files of the parameter `$1`. `number` is that of the content that an earlier load has begun.
+const FILES: &str =
+    "pg_catalog.jsonb_to_recordset($1::jsonb) AS f(file integer, number bigint, name text, \
+     size bigint, modified bigint, head bytea, tail bytea, whole boolean)";
 
 /// Adds the new files of a load, and takes over those that an earlier load has begun. Returns their
 /// numbers.
@@ -27,8 +31,7 @@ pub(super) fn put_files(
     };
     let rows = Value::from_iter(files.iter().enumerate().map(row)).to_string();
     let (load, oid) = (load.to_string(), target.oid.to_string());
-    let of_file = "pg_catalog.jsonb_to_recordset($1::jsonb) AS f(file integer, number bigint, \
-        name text, size bigint, modified bigint, head bytea, tail bytea, whole boolean)";
+    let earlier = take_names(conn, &rows, &oid)?;
     // A stream that was loaded as a whole stays complete, even if this comparison fails.
     conn.query(
         &format!(
@@ -36,7 +39,7 @@ pub(super) fn put_files(
                state = CASE WHEN f.whole THEN state ELSE 'loading' END, \
                completed = CASE WHEN f.whole THEN completed END, \
                options = $3::jsonb, size = f.size, modified = f.modified, head = f.head, tail = f.tail \
-             FROM {of_file} WHERE s.number = f.number"
+             FROM {FILES} WHERE s.number = f.number"
         ),
         &[Some(&rows), Some(&load), Some(fingerprint)],
     )?;
@@ -45,13 +48,14 @@ pub(super) fn put_files(
             "INSERT INTO pgsluice_loads.sources \
                (target, name, size, modified, head, tail, options, load) \
              SELECT $3::oid, name, size, modified, head, tail, $4::jsonb, $2::bigint \
-             FROM {of_file} WHERE number IS NULL ORDER BY file"
+             FROM {FILES} WHERE number IS NULL ORDER BY file"
         ),
         &[Some(&rows), Some(&load), Some(&oid), Some(fingerprint)],
     )?;
+    keep_names(conn, earlier.as_deref(), &oid)?;
     let found = conn.query(
         &format!(
-            "SELECT s.number FROM {of_file} JOIN pgsluice_loads.sources s \
+            "SELECT s.number FROM {FILES} JOIN pgsluice_loads.sources s \
                ON s.target = $3::oid AND s.name = f.name AND s.load = $2::bigint ORDER BY f.file"
         ),
         &[Some(&rows), Some(&load), Some(&oid)],
@@ -62,6 +66,62 @@ pub(super) fn put_files(
     let numbers: Vec<i64> = found.iter().map(|row| number(&row[0])).collect();
     put_headers(conn, files, &numbers)?;
     Ok(numbers)
+}
+
+/// Makes the names of the files free, which may be other names of contents that are loaded under
+/// them from now on. Returns the rows of these contents, as JSON, with the names that they have.
+fn take_names(conn: &mut Conn, files: &str, target: &str) -> Result<Option<String>, Error> {
+    conn.query(
+        &format!(
+            "DELETE FROM pgsluice_loads.sources s USING {FILES} \
+             WHERE s.target = $2::oid AND s.name = f.name AND s.same_as = f.number"
+        ),
+        &[Some(files), Some(target)],
+    )?;
+    let rows = conn.query(
+        &format!(
+            "SELECT pg_catalog.jsonb_agg(pg_catalog.to_jsonb(s)) FROM {FILES} \
+             JOIN pgsluice_loads.sources s ON s.number = f.number WHERE s.name <> f.name"
+        ),
+        &[Some(files)],
+    )?;
+    Ok(rows.into_iter().next().and_then(|row| row.into_iter().next().flatten()))
+}
+
+/// Adds the names that contents had before as other names of them. A file of such a name must not be
+/// taken for a new one, whatever it holds later.
+fn keep_names(conn: &mut Conn, earlier: Option<&str>, target: &str) -> Result<(), Error> {
+    if earlier.is_none() {
+        return Ok(());
+    }
+    conn.query(
+        "INSERT INTO pgsluice_loads.sources (target, name, size, modified, head, tail, options, \
+           state, load, same_as, completed) \
+         SELECT $2::oid, name, size, modified, head, tail, options, state, load, number, completed \
+         FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS e(number bigint, name text, size bigint, \
+           modified bigint, head bytea, tail bytea, options jsonb, state text, load bigint, \
+           completed timestamptz)",
+        &[earlier, Some(target)],
+    )
+    .map(drop)
+}
+
+/// Completes the names under which an earlier load had begun files that are complete now. What these
+/// names stand for was not compared with what was loaded since, so they have no time of completion.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(super) fn complete_names(conn: &mut Conn, sources: &str) -> Result<(), Error> {
+    conn.query(
+        "UPDATE pgsluice_loads.sources o SET state = 'complete', load = s.load, size = s.size, \
+           head = s.head, tail = s.tail \
+         FROM pgsluice_loads.sources s WHERE o.same_as = s.number AND o.state = 'loading' \
+           AND s.state = 'complete' AND s.number IN (SELECT n::bigint \
+             FROM pg_catalog.jsonb_array_elements_text($1::jsonb) n)",
+        &[Some(sources)],
+    )
+    .map(drop)
 }
 
 /// Records the hashes of the headers. If an earlier load has begun a file, its hash is replaced,
@@ -110,8 +170,8 @@ pub(super) fn add_names(
     conn.query(
         "INSERT INTO pgsluice_loads.sources (target, name, size, modified, head, tail, options, \
            state, load, same_as, completed) \
-         SELECT $2::oid, f.name, f.size, f.modified, f.head, f.tail, $3::jsonb, 'complete', s.load, \
-           f.same_as, pg_catalog.clock_timestamp() \
+         SELECT $2::oid, f.name, f.size, f.modified, f.head, f.tail, $3::jsonb, 'complete', \
+           s.load, f.same_as, pg_catalog.clock_timestamp() \
          FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS f(name text, size bigint, \
            modified bigint, head bytea, tail bytea, same_as bigint) \
          JOIN pgsluice_loads.sources s ON s.number = f.same_as \
@@ -120,12 +180,7 @@ pub(super) fn add_names(
              load, same_as, completed) = (excluded.size, excluded.modified, excluded.head, \
              excluded.tail, excluded.options, excluded.state, excluded.load, excluded.same_as, \
              excluded.completed)",
-        &[
-            Some(&rows),
-            Some(&target.oid.to_string()),
-            Some(fingerprint),
-            Some(&load.to_string()),
-        ],
+        &[Some(&rows), Some(&target.oid.to_string()), Some(fingerprint), Some(&load.to_string())],
     )?;
     Ok(())
 }
@@ -148,25 +203,35 @@ pub(super) fn drop_rows(conn: &mut Conn, rows: &[i64]) -> Result<(), Error> {
     .map(drop)
 }
 
-/// Records the present size and time of complete files whose content has not changed.
+/// Records the present size and time of complete files whose content has not changed. A name relies
+/// on all pieces that its content has now, unless it is what that was before.
 ///
 /// # Errors
 ///
 /// The connection is lost.
-pub(super) fn touch(conn: &mut Conn, files: &[(i64, Seen, Ends)]) -> Result<(), Error> {
+pub(super) fn touch(conn: &mut Conn, files: &[Touched]) -> Result<(), Error> {
     if files.is_empty() {
         return Ok(());
     }
-    let row = |(number, seen, ends): &(i64, Seen, Ends)| {
-        json!({ "number": number, "size": seen.size, "modified": seen.modified,
-            "head": ends.head, "tail": ends.tail })
+    let row = |file: &Touched| {
+        let Touched { row, seen, ends, was } = file;
+        json!({ "number": row, "size": seen.size, "modified": seen.modified,
+            "head": ends.head, "tail": ends.tail, "was": was })
     };
     let rows = Value::from_iter(files.iter().map(row)).to_string();
     conn.query(
         "UPDATE pgsluice_loads.sources s SET size = f.size, modified = f.modified, \
-           head = f.head, tail = f.tail \
+           head = f.head, tail = f.tail, \
+           load = CASE WHEN f.was THEN s.load ELSE c.load END, \
+           completed = CASE WHEN s.same_as IS NULL THEN s.completed \
+             WHEN f.was THEN coalesce(s.completed, l.started) \
+             ELSE pg_catalog.clock_timestamp() END \
          FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS f(number bigint, size bigint, \
-           modified bigint, head bytea, tail bytea) WHERE s.number = f.number",
+             modified bigint, head bytea, tail bytea, was boolean) \
+           JOIN pgsluice_loads.sources o ON o.number = f.number \
+           JOIN pgsluice_loads.sources c ON c.number = coalesce(o.same_as, o.number) \
+           JOIN pgsluice_loads.loads l ON l.number = o.load \
+         WHERE s.number = f.number",
         &[Some(&rows)],
     )
     .map(drop)

@@ -16,6 +16,7 @@
 //!   machine commits a part whose row was changed or deleted in any other way.
 
 use super::lookup::{known_piece, number};
+use super::names::complete_names;
 use crate::error::Error;
 use crate::input::KnownPiece;
 use crate::session::conn::Conn;
@@ -335,12 +336,12 @@ pub(crate) fn fail(conn: &mut Conn, load: i64, parts: &str, error: &str) -> Resu
 }
 
 /// Returns what is left of the files `sources` and of `others`, which are other names of the same
-/// bytes. Parts of `others` count only while a machine is at work on them.
+/// bytes. Parts of `others` count only while a machine is at work on them, also those that failed.
 pub(crate) fn left(conn: &mut Conn, sources: &str, others: &str) -> Result<Left, Error> {
     let rows = conn.query(
         &format!(
-            "SELECT count(*) FILTER (WHERE p.error IS NULL \
-                 AND (p.{OF_FILES} OR {TAKEN} OR {IN_HAND})), \
+            "SELECT count(*) FILTER (WHERE CASE WHEN p.{OF_FILES} THEN p.error IS NULL \
+                 ELSE {TAKEN} OR {IN_HAND} END), \
                pg_catalog.min(p.error) FILTER (WHERE p.{OF_FILES}) FROM pgsluice_loads.parts p \
              WHERE p.source IN (SELECT n::bigint FROM pg_catalog.jsonb_array_elements_text( \
                $1::jsonb || $2::jsonb) n)"
@@ -385,6 +386,7 @@ pub(super) fn complete(conn: &mut Conn, load: i64, parts: &[i64]) -> Result<bool
            AND NOT EXISTS (SELECT FROM pgsluice_loads.parts p WHERE p.source = s.number)",
         &[Some(&sources)],
     )?;
+    complete_names(conn, &sources)?;
     Ok(rows.len() == parts.len())
 }
 

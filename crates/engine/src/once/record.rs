@@ -18,7 +18,7 @@
 
 use super::identity::{Ends, Seen};
 use super::lookup::{number, pieces};
-use super::names::{add_names, put_files};
+use super::names::{add_names, complete_names, put_files};
 use super::parts;
 use super::rejects::{self, Taken};
 use crate::error::{Error, Kind};
@@ -70,6 +70,17 @@ pub(super) struct Alias {
     pub same_as: i64,
 }
 
+/// A complete file whose size or time has changed, but not its content.
+#[derive(Clone, Debug)]
+pub(super) struct Touched {
+    /// its row in `sources`
+    pub row: i64,
+    pub seen: Seen,
+    pub ends: Ends,
+    /// the content has grown since the row was recorded, and the file has not
+    pub was: bool,
+}
+
 /// A range of bytes, and the number of records and lines in it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Piece {
@@ -104,6 +115,20 @@ pub(super) fn new_load(conn: &mut Conn, target: &Target) -> Result<i64, Error> {
         ],
     )?;
     Ok(number(&rows[0][0]))
+}
+
+/// How many records of these files incomplete loads have read. A file that has grown also has records
+/// of complete loads, whose rejects do not count any more.
+fn read_by_incomplete(conn: &mut Conn, begun: &Value) -> Result<Amount, Error> {
+    let rows = conn.query(
+        "SELECT sum(p.records), sum(p.lines) FROM pgsluice_loads.pieces p \
+           JOIN pgsluice_loads.commits c ON c.number = p.commit \
+           JOIN pgsluice_loads.loads l ON l.number = c.load \
+         WHERE l.state <> 'complete' AND p.source IN (SELECT n::bigint \
+           FROM pg_catalog.jsonb_array_elements_text($1::jsonb) n)",
+        &[Some(&begun.to_string())],
+    )?;
+    Ok(Amount { records: number(&rows[0][0]), lines: number(&rows[0][1]) })
 }
 
 /// A registered load.
@@ -162,19 +187,17 @@ impl Recording {
         let mut recording = Recording::new(load, target, files, fingerprint, options);
         let begun = recording.stop_earlier(&mut conn)?;
         let rejected = recording.take_rejects(&mut conn, &begun)?;
+        let read = read_by_incomplete(&mut conn, &begun)?;
+        recording.earlier = Earlier { rejected, read };
         recording.sources = recording.put_sources(&mut conn)?;
         conn.exec("COMMIT")?;
         for (file, source) in recording.files.iter().zip(&recording.sources) {
             let begun = file.begun.map(|_| pieces(&mut conn, *source)).transpose()?;
             recording.known.push(begun.unwrap_or_default());
         }
-        let known = recording.known.iter().flatten().map(|piece| piece.counts);
-        let read = known.fold(Amount::default(), |sum, counts| {
-            sum + Amount { records: counts.records, lines: counts.lines }
-        });
-        recording.earlier = Earlier { rejected, read };
         let stream = recording.files.iter().any(|file| file.seen.stream);
-        recording.compared.store(!stream || read.records == 0, Ordering::Release);
+        let new = recording.known.iter().all(Vec::is_empty);
+        recording.compared.store(!stream || new, Ordering::Release);
         recording.registrar = Mutex::new(Some(conn));
         Ok(recording)
     }
@@ -437,6 +460,9 @@ impl Recording {
                  WHERE load = $1::bigint AND state = 'loading'",
                 &[Some(&load)],
             )?;
+            let begun =
+                self.files.iter().zip(&self.sources).filter(|(file, _)| file.begun.is_some());
+            complete_names(conn, &parts::list(begun.map(|(_, number)| *number)))?;
             add_names(conn, &self.target, &self.aliases, &self.fingerprint, self.load)?;
             rejects::release(conn, &load)?;
             let (_, ended) = conn.query_counted(

@@ -247,7 +247,7 @@ impl Recording {
             return Err(match compared()? {
                 Compared::Same(more) if more > 0 => unfinished(&own.name(), &content.bytes, more),
                 Compared::Same(_) => changed(&own.name(), &(0..content.bytes.start)),
-                Compared::Differs(bytes) => changed(&own.name(), &bytes),
+                Compared::Differs { bytes, .. } => changed(&own.name(), &bytes),
                 Compared::Ended { .. } => changed(&own.name(), &content.bytes),
             });
         }

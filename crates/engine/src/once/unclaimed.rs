@@ -17,10 +17,10 @@ pub(super) fn check_claims(guard: &mut Conn) -> Result<(), Error> {
     guard.exec("SELECT 1").map(drop)
 }
 
-/// Returns the numbers of the rows that are not complete. While this load has its claims, no other
+/// Returns the numbers of the rows that have the pieces of the rows that are not complete. While this load has its claims, no other
 /// load changes the complete ones.
 pub(super) fn incomplete_rows(rows: &[KnownSource]) -> Vec<i64> {
-    rows.iter().filter(|row| !row.complete).map(|row| row.number).collect()
+    rows.iter().filter(|row| !row.complete).map(|row| row.content).collect()
 }
 
 /// Stops loads that have begun these rows of `sources` and have lost their claims. Only loads

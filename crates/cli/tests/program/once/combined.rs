@@ -50,8 +50,78 @@ fn copies_are_recognised_in_any_order() {
     assert_eq!(counts(&mut world), thrice(200_014));
 }
 
+/// Loads a part of a file: the table refuses its later records until the load has failed.
+fn begun(world: &mut World, path: &str) -> u64 {
+    world.sql("ALTER TABLE t ADD CONSTRAINT few CHECK (a < 150000)");
+    let before: u64 = world.sql("SELECT count(*) FROM t").parse().unwrap();
+    load(world, &[path, "--commit-every", "1MB", "--lanes", "1"]).unwrap_err();
+    world.sql("ALTER TABLE t DROP CONSTRAINT few");
+    let count = world.sql("SELECT count(*) FROM t").parse::<u64>().unwrap() - before;
+    assert!(count > 0 && count < 200_000, "{count}");
+    count
+}
+
+/// If a file that is partly loaded is continued under another name, its first name is still known:
+/// with other bytes, it is not a new file.
+#[test]
+fn the_first_name_of_a_continued_file_is_kept() {
+    let mut world = world();
+    let bytes = lines(0, 200_000);
+    let (a, b) = (world.file("a.csv", &bytes), world.file("b.csv", &bytes));
+    let first = begun(&mut world, &a);
+    assert_eq!(loaded(&world, &[&b]), 200_000 - first);
+    let mut corrected = bytes.clone();
+    let at =
+        bytes.len() / 2 + bytes[bytes.len() / 2..].windows(4).position(|w| w == b"text").unwrap();
+    corrected[at] = b'T';
+    fs::write(&a, &corrected).unwrap();
+    let said = load(&world, &[&a]).unwrap_err();
+    assert!(said.contains("has changed since it was loaded"), "{said}");
+    // It grows, then it is the file that was loaded.
+    fs::write(&a, [&bytes[..], &lines(200_000, 9)].concat()).unwrap();
+    let said = load(&world, &[&a]).unwrap_err();
+    assert!(said.contains("has grown since it was loaded"), "{said}");
+    assert_eq!(loaded(&world, &[&a, "--on-change", "append"]), 9);
+    assert_eq!(loaded(&world, &[&b, &a]), 0);
+    assert_eq!(counts(&mut world), thrice(200_009));
+    for load in ["1", "2", "3"] {
+        let verify = world.run(&["loads", "verify", load]);
+        assert_eq!(verify.status.code(), Some(0), "{verify:?}");
+    }
+}
+
+/// A file that is partly loaded may be continued under any of its names, in turn. Together they must
+/// be the same.
+#[test]
+fn a_partly_loaded_file_is_continued_under_any_of_its_names() {
+    let mut world = world();
+    let bytes = lines(0, 200_000);
+    let bad = [&bytes[..], b"x,y\n"].concat();
+    let (a, b) = (world.file("a.csv", &bad), world.file("b.csv", &bad));
+    let pieces = ["--commit-every", "1MB", "--lanes", "1"];
+    begun(&mut world, &a);
+    load(&world, &[&[&*b][..], &pieces].concat()).unwrap_err();
+    load(&world, &[&[&*a][..], &pieces].concat()).unwrap_err();
+    fs::write(&a, &bytes).unwrap();
+    let said = load(&world, &[&a, &b]).unwrap_err();
+    assert!(said.contains("now they differ"), "{said}");
+    fs::write(&b, &bytes).unwrap();
+    let loading = "SELECT count(*) || ' ' || count(same_as) FROM pgsluice_loads.sources \
+        WHERE state = 'loading'";
+    assert_eq!(world.sql(loading), "2 1");
+    let c = world.file("c.csv", &bytes);
+    let left = 200_000 - world.sql("SELECT count(*) FROM t").parse::<u64>().unwrap();
+    assert!(left < 100_000, "{left}");
+    assert_eq!(loaded(&world, &[&c, &b, &a]), left);
+    assert_eq!(loaded(&world, &[&a, &b, &c]), 0);
+    let complete = "SELECT count(*) || ' ' || count(completed) FROM pgsluice_loads.sources \
+        WHERE state = 'complete'";
+    assert_eq!(world.sql(complete), "3 3");
+    assert_eq!(counts(&mut world), thrice(200_000));
+}
+
 /// If a load of an appended part is forgotten, the other names of the file stay: what they have is
-/// loaded.
+/// loaded. This is so whether they were recorded before or after that load.
 #[test]
 fn names_without_a_forgotten_part_stay() {
     let world = world();
@@ -60,9 +130,63 @@ fn names_without_a_forgotten_part_stay() {
     assert_eq!(loaded(&world, &[&a, &b]), 60_000);
     fs::write(&a, [&bytes[..], &lines(60_000, 9)].concat()).unwrap();
     assert_eq!(loaded(&world, &[&a, "--on-change", "append"]), 9);
+    // The time has changed, and the name.
+    fs::write(&b, &bytes).unwrap();
+    let c = world.file("c.csv", &bytes);
+    assert_eq!(loaded(&world, &[&b, &c]), 0);
     assert_eq!(world.run(&["loads", "forget", "2"]).status.code(), Some(0));
-    assert_eq!(loaded(&world, &[&b]), 0);
+    assert_eq!(loaded(&world, &[&b, &c]), 0);
     assert_eq!(loaded(&world, &[&a]), 9);
+}
+
+/// If the first load of a file is forgotten, a name that it had then is known as long as something of
+/// the file is loaded.
+#[test]
+fn names_stay_while_a_part_of_the_file_is_loaded() {
+    let mut world = world();
+    let bytes = lines(0, 200_000);
+    let (a, b) = (world.file("a.csv", &bytes), world.file("b.csv", &bytes));
+    let first = begun(&mut world, &a);
+    assert_eq!(loaded(&world, &[&b]), 200_000 - first);
+    world.sql(&format!("DELETE FROM t WHERE a >= {first}"));
+    assert_eq!(world.run(&["loads", "forget", "2"]).status.code(), Some(0));
+    fs::write(&a, [&b"0,other\n"[..], &bytes].concat()).unwrap();
+    let said = load(&world, &[&a]).unwrap_err();
+    assert!(said.contains("has changed since it was loaded"), "{said}");
+    assert_eq!(loaded(&world, &[&b]), 200_000 - first);
+    assert_eq!(counts(&mut world), thrice(200_000));
+    let forget = world.run(&["loads", "forget", &b, "--table", "t"]);
+    let said = String::from_utf8_lossy(&[forget.stdout, forget.stderr].concat()).into_owned();
+    assert!(said.contains("a.csv") && said.contains("b.csv"), "{said}");
+    assert_eq!(world.sql("SELECT count(*) FROM pgsluice_loads.sources"), "0");
+}
+
+/// A comment at the end of a file, which is in no piece, is longer than the records that took its
+/// place under another name. The file is still what it was; with another record in it, it is not.
+#[test]
+fn a_long_comment_at_the_end_of_another_name() {
+    let mut world = world();
+    let bytes = lines(0, 60_000);
+    let comment = format!("# {}\n", "end ".repeat(50));
+    let old = [&bytes[..], comment.as_bytes()].concat();
+    let (a, b) = (world.file("a.csv", &old), world.file("b.csv", &old));
+    let comments = ["--comment", "#", "--on-change", "append"];
+    let load = |names: &[&str]| load(&world, &[names, &comments].concat());
+    assert_eq!(load(&[&a, &b]).unwrap()["loaded"], 60_000);
+    fs::write(&a, [&bytes[..], &lines(60_000, 1)].concat()).unwrap();
+    assert_eq!(load(&[&a]).unwrap()["loaded"], 1);
+    fs::write(&b, &old).unwrap();
+    assert_eq!(load(&[&b]).unwrap()["loaded"], 0);
+    let moved = world.path("moved.csv");
+    fs::rename(&b, &moved).unwrap();
+    assert_eq!(load(&[&moved]).unwrap()["loaded"], 0);
+    let mut other = old.clone();
+    let at = old.windows(14).position(|w| w == b"of line 30000\"").unwrap();
+    other[at] = b'O';
+    fs::write(&moved, &other).unwrap();
+    let said = load(&[&moved]).unwrap_err();
+    assert!(said.contains("has changed since it was loaded"), "{said}");
+    assert_eq!(counts(&mut world), thrice(60_001));
 }
 
 /// Files of a load that has rejects and is not complete cannot be forgotten without the reject

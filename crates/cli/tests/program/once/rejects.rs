@@ -464,3 +464,21 @@ fn a_load_that_has_committed_nothing_leaves_nothing_in_the_way() {
         .unwrap_err();
     assert!(said.contains("reject-existing"), "{said}");
 }
+
+/// If a file has grown, the limit is about the records that were added, and not about those of the
+/// loads that are complete.
+#[test]
+fn the_limit_is_about_what_was_added() {
+    let mut world = world();
+    let path = world.file("a.csv", &super::lines(0, 60_000));
+    let rejects = world.path("rejects");
+    load(&world, &path, &rejects, "10%", &[]).unwrap();
+    let added = [b"x,y\n".repeat(500), super::lines(60_000, 500)].concat();
+    fs::write(&path, [super::lines(0, 60_000), added].concat()).unwrap();
+    let append = ["--on-change", "append"];
+    let said = load(&world, &path, &rejects, "10%", &append).unwrap_err();
+    assert!(said.contains("500 records were rejected") && said.contains("limit of 10%"), "{said}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "60000");
+    let summary = load(&world, &path, &rejects, "60%", &append).unwrap();
+    assert_eq!((&summary["loaded"], &summary["rejected"]), (&500.into(), &500.into()));
+}

@@ -1,7 +1,8 @@
 //! The library's interface for clusters: tasks take parts and load them, and the driver publishes
 //! the load.
 
-use super::{whole, worlds_files};
+use super::{ended, machine, whole, worlds_files, LONG};
+use crate::common::wait_until;
 use crate::once::lines;
 use pgsluice_engine::options::{OnceOptions, ShareOptions};
 use pgsluice_engine::{FileSource, Loader, Opened, Source, TargetOptions};
@@ -50,6 +51,39 @@ fn tasks_load_and_the_driver_publishes() {
     whole(&mut world, "published");
     let alone = Loader::new(TargetOptions::new(&url, "t")).input(FileSource::new(&paths[0]));
     assert!(alone.share().is_err());
+}
+
+/// A part of a file fails on one machine. While the machine that has begun the file is at work, a
+/// machine with a copy waits for it, and joins only once. Then it continues the file.
+#[test]
+fn a_copy_waits_after_a_part_has_failed() {
+    let bytes = lines(0, 100_000);
+    let (mut world, paths) = worlds_files(&[("a.csv", bytes.clone())], false);
+    world.sql("ALTER TABLE t ADD CONSTRAINT few CHECK (a < 99999)");
+    let share = Some(ShareOptions::default());
+    let once = OnceOptions { share, commit_every: Some(512 << 10), ..OnceOptions::default() };
+    let loader = Loader::new(TargetOptions::new(&world.server.url("postgres"), "t")).once(once);
+    let loader = loader.input(FileSource::new(&paths[0]));
+    let mut task = loader.share().unwrap();
+    let parts = task.take().unwrap().expect("there are parts");
+    task.load(parts).unwrap();
+    let all =
+        ["--table", "t", "--once", "--share", "--commit-every", "512kB", "--stray-quotes=copy"];
+    let said = world.load(&[&[paths[0].as_str()], &all[..]].concat()).unwrap_err();
+    assert!(said.contains("few"), "{said}");
+    let copy = world.file("copy.csv", &bytes);
+    let machine = machine(&world, "copy.json", &[&[copy.as_str()], &all[4..], &LONG].concat());
+    let loads = "SELECT count(*) FROM pgsluice_loads.loads";
+    wait_until(
+        || "the machine with the copy does not join".into(),
+        || world.sql(loads) >= "3".into(),
+    );
+    sleep(Duration::from_secs(2));
+    assert_eq!(world.sql(loads), "3");
+    world.sql("ALTER TABLE t DROP CONSTRAINT few");
+    drop(task);
+    assert!(ended(&world, "copy.json", machine)["loaded"].as_u64().unwrap() > 0);
+    whole(&mut world, "continued");
 }
 
 /// A file on storage where each read takes 200 ms.
