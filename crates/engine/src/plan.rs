@@ -13,7 +13,7 @@ use crate::options::{FileFormat, Method, Options, Triggers};
 use crate::recast::Recast;
 use crate::route::Router;
 use crate::text::{text, Text};
-use crate::wire::{best_wire, is_csv, lines_are_text, passable, statement};
+use crate::wire::{best_wire, is_csv, lines_are_text, one_copy, passable, statement};
 use pgsluice_core::scan::Dialect;
 use pgsluice_core::shape::{Column, RowShape, Type};
 use std::sync::Arc;
@@ -243,7 +243,7 @@ fn complete(plan: &mut Plan, facts: &Facts, options: &Options) -> Result<(), Err
     if facts.table.statement_triggers() && triggers_fire(plan.method, &facts.table, options) {
         plan.notes.extend(fired_for(plan, options));
     }
-    plan.plain = plain(plan, options);
+    plan.plain = plain(plan, options) && one_copy(&facts.table).is_none();
     plan.lands_by_chunk = lands_by_chunk(plan, facts, options);
     around_a_check(plan);
     maintenance(plan, facts, options)?;

@@ -43,6 +43,19 @@ pub(crate) fn is_csv(options: &Options) -> bool {
     matches!(&options.input.format, FileFormat::Delimited(d) if d.format == Format::Csv)
 }
 
+/// Why the rows of a file should be one COPY. In other forms than that of the file, a chunk that the
+/// program cannot encode begins another COPY.
+pub(crate) fn one_copy(table: &TableFacts) -> Option<&'static str> {
+    let after = table.triggers.iter().any(|t| t.row && !t.before && !t.internal);
+    if table.statement_triggers() {
+        Some("a statement trigger must fire once for a file")
+    } else if table.refers_to_itself {
+        Some("rows may refer to later rows of the file")
+    } else {
+        after.then_some("an AFTER ROW trigger sees all rows of its file")
+    }
+}
+
 /// Chooses the cheapest exact form for this file and this table.
 pub(crate) fn best_wire(
     input: &InputFacts,
@@ -56,11 +69,8 @@ pub(crate) fn best_wire(
     if options.input.encoding.is_some() {
         return (Wire::AsIs, "the server converts the encoding".into());
     }
-    if table.statement_triggers() {
-        return (
-            Wire::AsIs,
-            "a statement trigger must fire once for a file: one COPY, passed through".into(),
-        );
+    if let Some(why) = one_copy(table) {
+        return (Wire::AsIs, format!("{why}: one COPY, passed through"));
     }
     let unread = shape.columns.iter().find(|c| c.ty == Type::Server);
     if let Some(column) = unread {

@@ -86,3 +86,25 @@ fn unlogged_logged_does_not_wait_with_them() {
         assert_eq!(world.sql(left), "2 p");
     });
 }
+
+/// Rows may refer to later rows of the file, also if only the server reads some values of a file
+/// whose columns are typed.
+#[test]
+fn rows_refer_to_later_rows_of_the_file() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql("CREATE TABLE t (a int PRIMARY KEY, p int REFERENCES t, d date)");
+        let file = world.file("rows.csv", &a_day_of_the_server());
+        assert_eq!(world.load(&[&file, "--table", "t"]).unwrap()["loaded"], 120_000);
+    });
+}
+
+/// Rows `a,p,d`: `p` refers from the last row to the first, and so on. One day in the middle is
+/// written in a way that only the server reads.
+pub fn a_day_of_the_server() -> Vec<u8> {
+    let row = |a: usize| {
+        let day = if a == 60_000 { "January 8, 1999" } else { "1999-01-08" };
+        format!("{a},{},\"{day}\"\n", 119_999 - a).into_bytes()
+    };
+    (0..120_000).flat_map(row).collect()
+}

@@ -45,5 +45,6 @@ mod server;
 mod sniff;
 mod statistics;
 mod storage;
+mod triggers;
 mod truncate;
 mod values;

@@ -109,6 +109,8 @@ pub struct Trigger {
     pub relation: String,
     /// `tgenabled`: `O` origin, `D` disabled, `R` replica, `A` always
     pub enabled: char,
+    /// it fires for each inserted row, and its function has ON CONFLICT
+    pub on_conflict: bool,
     /// the extension that it belongs to
     pub extension: Option<String>,
     /// the role owns that table

@@ -234,8 +234,13 @@ fn rebuild(objects: &TableObjects, index: &Index, request: &Request) -> Verdict 
     if !index.certain && matches!(request.course, Course::Lanes { .. }) {
         return Err("an error of its build would appear only after the lanes have committed".into());
     }
-    match request.indexes {
-        Indexes::Rebuild => Ok("asked for".into()),
+    let fires = |trigger: &&Trigger| trigger.on_conflict && matches!(trigger.enabled, 'O' | 'A');
+    let trigger = objects.triggers.iter().find(fires).filter(|_| index.refuses());
+    match (request.indexes, trigger) {
+        (Indexes::Rebuild, _) => Ok("asked for".into()),
+        (_, Some(trigger)) if request.triggers != Triggers::Off => {
+            Err(text!("the trigger {} may need it for ON CONFLICT", trigger.name))
+        }
         _ if request.private && index.plain => Err("COPY builds it after the rows".into()),
         _ if relation.empty || request.truncates => Ok("the table is empty".into()),
         _ => Err(kept(relation.rows, request.new_rows)),

@@ -1,0 +1,53 @@
+//! What the triggers of a table see during a load, and what they need.
+
+use crate::common::{on_first_and_last_major, World};
+use crate::deferred::a_day_of_the_server;
+
+/// An AFTER ROW trigger sees all rows of its file, as after one COPY, also if only the server reads
+/// some values.
+#[test]
+fn after_row_triggers_see_the_whole_file() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(
+            "CREATE TABLE t (a int PRIMARY KEY, p int, d date); CREATE TABLE seen (n bigint); \
+             CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql \
+               AS 'BEGIN INSERT INTO seen SELECT count(*) FROM t; RETURN NULL; END'; \
+             CREATE TRIGGER see AFTER INSERT ON t FOR EACH ROW WHEN (NEW.a % 40000 = 0) \
+               EXECUTE FUNCTION see()",
+        );
+        let file = world.file("rows.csv", &a_day_of_the_server());
+        assert_eq!(world.load(&[&file, "--table", "t"]).unwrap()["loaded"], 120_000);
+        assert_eq!(world.sql("SELECT count(*) || ' ' || min(n) FROM seen"), "3 120000");
+    });
+}
+
+/// The key of an empty table is not dropped for the load if the function of a row trigger has ON
+/// CONFLICT. If triggers are turned off, it is.
+#[test]
+fn a_key_that_a_trigger_needs_is_kept() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(
+            "CREATE TABLE t (a int PRIMARY KEY, b text); \
+             CREATE FUNCTION first() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+               IF NEW.a > 0 THEN \
+                 INSERT INTO t VALUES (-(NEW.a % 10), 'x') ON CONFLICT (a) DO NOTHING; \
+               END IF; RETURN NEW; END $$; \
+             CREATE TRIGGER first BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION first()",
+        );
+        let file = world.file(
+            "rows.csv",
+            &(1..=1000).flat_map(|a| format!("{a},y\n").into_bytes()).collect::<Vec<u8>>(),
+        );
+        let plan = world.run(&["plan", &file, "--table", "t"]);
+        let said = String::from_utf8_lossy(&plan.stdout).into_owned();
+        assert!(said.contains("the trigger first may need it for ON CONFLICT"), "{said}");
+        world.load(&[&file, "--table", "t"]).unwrap();
+        assert_eq!(world.sql("SELECT count(*) || ' ' || min(a) FROM t"), "1010 -9");
+        world.sql("TRUNCATE t");
+        let plan = world.run(&["plan", &file, "--table", "t", "--triggers", "off"]);
+        let said = String::from_utf8_lossy(&plan.stdout).into_owned();
+        assert!(said.contains("rebuild primary key"), "{said}");
+    });
+}
