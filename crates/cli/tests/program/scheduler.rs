@@ -467,3 +467,24 @@ fn a_cancelled_query_is_not_blamed_on_a_line() {
         assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
     }
 }
+
+/// Rejects are not appended below another header: there, their fields would be those of other
+/// columns.
+#[test]
+fn rejects_are_not_appended_below_another_header() {
+    let world = world();
+    let rejects = world.path("rejects.csv");
+    let bad = world.file("bad.csv", b"a,b\nz,1\n");
+    let load = ["load", &bad, "--table", "t", "--header", "--on-error", "reject"];
+    let append = ["--reject-file", &rejects, "--reject-existing", "append"];
+    for header in ["b,a\n", "a,bc\n", "1,x\n"] {
+        for more in [&[][..], &["--once"]] {
+            fs::write(&rejects, header).unwrap();
+            let output = world.run(&[&load[..], &append, more].concat());
+            let message = said(&output);
+            assert_eq!(output.status.code(), Some(1), "{header} {message}");
+            assert!(message.contains("it begins with another header than the input"), "{message}");
+            assert_eq!(fs::read_to_string(&rejects).unwrap(), header);
+        }
+    }
+}

@@ -109,7 +109,16 @@ fn rejects(reader: &Reader, job: &Job<'_>) -> Result<Option<Arc<Rejects>>, Error
     let Job { options, watch, recording, .. } = job;
     let Some(wanted) = &options.rejects else { return Ok(None) };
     let name = wanted.file.display().to_string();
-    let failed = |e: io::Error| Error::io("create the reject file", &name, &e);
+    let failed = |e: io::Error| {
+        let (kind, error) = (e.kind(), Error::io("create the reject file", &name, &e));
+        match kind {
+            io::ErrorKind::AlreadyExists => already_there(error),
+            io::ErrorKind::InvalidData => {
+                error.with_hint("rejects of files with other columns need a file of their own")
+            }
+            _ => error,
+        }
+    };
     let (dialect, head) = (options.input.dialect(), reader.head());
     let form = match &dialect {
         Some(dialect) => RejectForm::Lines(dialect, head.as_deref()),
@@ -124,13 +133,7 @@ fn rejects(reader: &Reader, job: &Job<'_>) -> Result<Option<Arc<Rejects>>, Error
         }
         Some((None, _)) => return Err(Error::defect("no reject file is reserved")),
         None => {
-            let file =
-                RejectFile::create(&wanted.file, wanted.existing, form).map_err(|e| {
-                    match e.kind() {
-                        io::ErrorKind::AlreadyExists => already_there(failed(e)),
-                        _ => failed(e),
-                    }
-                })?;
+            let file = RejectFile::create(&wanted.file, wanted.existing, form).map_err(failed)?;
             Rejects::new(file, limit, progress)
         }
     })))

@@ -76,8 +76,9 @@ impl RejectFile {
     ///
     /// # Errors
     ///
-    /// A file already exists ([`io::ErrorKind::AlreadyExists`]) although it must not, or cannot be
-    /// written. Then no new file is left.
+    /// A file already exists ([`io::ErrorKind::AlreadyExists`]) although it must not, or begins with
+    /// another header ([`io::ErrorKind::InvalidData`]), or cannot be written. Then no new file is
+    /// left.
     pub fn create(path: &Path, existing: Existing, form: RejectForm) -> io::Result<RejectFile> {
         let (mut records, side, [held, reasons_held]) = pair(path, existing)?;
         let (dialect, header) = match form {
@@ -111,7 +112,7 @@ impl RejectFile {
     ///
     /// # Errors
     ///
-    /// A file cannot be read.
+    /// A file cannot be read, or begins with another header ([`io::ErrorKind::InvalidData`]).
     pub fn reserved(
         reserved: Reserved,
         existing: Existing,
@@ -125,7 +126,7 @@ impl RejectFile {
         let (eol, cut_off) = lines_of(&mut records, dialect)?;
         let (held, last) = (records.bytes > 0, pairs.last().cloned().unwrap_or_default());
         let amount = Amount { records: last.records, lines: last.lines };
-        Ok(RejectFile {
+        let mut file = RejectFile {
             path: last.file.into(),
             first: lock.path.clone(),
             files: pairs.len() as u32,
@@ -146,7 +147,11 @@ impl RejectFile {
                 shown: false,
                 _lock: lock,
             }),
-        })
+        };
+        if held {
+            file.check_header()?;
+        }
+        Ok(file)
     }
 
     /// Begins the block of a transaction, or a block that is only `shown`.
@@ -192,10 +197,11 @@ impl RejectFile {
         owned::of(&self.path, &self.records, &self.side, (amount.records, amount.lines))
     }
 
-    /// Writes what precedes the records.
+    /// Writes what precedes the records. If rejects are appended, it is there already: under another
+    /// header, their fields would be those of other columns.
     fn begin(&mut self) -> io::Result<()> {
         if self.held {
-            return Ok(());
+            return self.check_header();
         }
         if let Some(header) = self.header.clone() {
             return self.put_record(&header, Eol::Unknown);
@@ -203,6 +209,19 @@ impl RejectFile {
         match self.dialect {
             Some(_) => Ok(()),
             None => self.records.write_all(HEADER),
+        }
+    }
+
+    fn check_header(&mut self) -> io::Result<()> {
+        let (Some(header), Some(dialect)) = (&self.header, &self.dialect) else { return Ok(()) };
+        let (own, _) = parts(header, dialect);
+        let found = self.records.head(own.len() as u64 + 1)?;
+        match found.strip_prefix(own) {
+            Some([] | [b'\r' | b'\n']) => Ok(()),
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it begins with another header than the input",
+            )),
         }
     }
 
