@@ -153,7 +153,8 @@ shared_memory_fits(Size size)
 }
 
 /*
- * Sets where everything is in the segment; returns the size of the segment.
+ * Sets where everything is in the segment, but for the alignment of the chunks'
+ * memory; returns the size of the segment.
  * `columns`: of workers that join the session, or NULL. `expressions`: those
  * that workers evaluate, or NULL.
  */
@@ -185,8 +186,8 @@ lay_out(const SluiceLoad *load, SluiceShared *shared, const SluiceReadColumn *co
 	}
 	shared->chunks_at = at;
 	at += sizeof(SluiceChunk) * shared->nchunks;
-	shared->memory_at = TYPEALIGN(COMPAT_IO_ALIGN, at);
-	return shared->memory_at + CHUNK_MEMORY * shared->nchunks;
+	shared->memory_at = at;
+	return at + COMPAT_IO_ALIGN + CHUNK_MEMORY * shared->nchunks;
 }
 
 /* Initializes the segment, except for the memory of its chunks. */
@@ -334,7 +335,16 @@ open_pipeline(SluiceLoad *load)
 	pipe->segment = sluice_share_create(size, &pipe->owner);
 	if (pipe->segment != NULL)
 	{
-		pipe->shared = dsm_segment_address(pipe->segment);
+		char	   *base = dsm_segment_address(pipe->segment);
+		char	   *memory = base + shared.memory_at;
+
+		/*
+		 * Pages are written from here, perhaps around the system's cache. With
+		 * min_dynamic_shared_memory, a segment need not begin where a page of
+		 * memory does; but it has the same address in all processes then.
+		 */
+		shared.memory_at = (char *) TYPEALIGN(COMPAT_IO_ALIGN, memory) - base;
+		pipe->shared = (SluiceShared *) base;
 		memcpy(pipe->shared, &shared, sizeof(shared));
 		fill_shared(load, pipe->shared, columns, expressions);
 		if (columns)
