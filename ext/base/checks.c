@@ -231,50 +231,55 @@ sluice_domain_takes_null(Oid domain)
 }
 
 /*
- * Whether an expression coerces to a domain with volatile constraints, which
- * the server's own walkers do not look at.
+ * Whether an expression coerces to a domain with volatile constraints, or
+ * stable ones, which the server's own walkers do not look at.
  */
 static bool
-has_volatile_domain(Node *expr, void *context)
+has_volatile_domain(Node *expr, void *least)
 {
 	if (expr == NULL)
 		return false;
-	if (IsA(expr, CoerceToDomain) && sluice_type_is_volatile(((CoerceToDomain *) expr)->resulttype))
+	if (IsA(expr, CoerceToDomain) &&
+		sluice_type_is_volatile(((CoerceToDomain *) expr)->resulttype, *(char *) least))
 		return true;
-	return expression_tree_walker(expr, has_volatile_domain, context);
+	return expression_tree_walker(expr, has_volatile_domain, least);
 }
 
 /*
- * Whether an expression is volatile: by its functions, or by the constraints
- * of a domain that it coerces to.
+ * Whether an expression is volatile, or, with PROVOLATILE_STABLE, also stable:
+ * by its functions, or by the constraints of a domain that it coerces to.
  */
 static bool
-is_volatile(Node *expr)
+is_volatile(Node *expr, char least)
 {
-	return contain_volatile_functions(expr) || has_volatile_domain(expr, NULL);
+	return has_volatile_domain(expr, &least) ||
+		(least == PROVOLATILE_STABLE ? contain_mutable_functions(expr) : contain_volatile_functions(expr));
 }
 
 /* Whether reading a field of a composite type runs something volatile. */
 static bool
-composite_is_volatile(Oid type)
+composite_is_volatile(Oid type, char least)
 {
 	TupleDesc	desc = lookup_rowtype_tupdesc(type, -1);
 	bool		found = false;
 
 	for (int i = 0; i < desc->natts && !found; i++)
 		found = !TupleDescAttr(desc, i)->attisdropped &&
-			sluice_type_is_volatile(TupleDescAttr(desc, i)->atttypid);
+			sluice_type_is_volatile(TupleDescAttr(desc, i)->atttypid, least);
 	ReleaseTupleDesc(desc);
 	return found;
 }
 
-/* Whether reading a value of the type runs something volatile. */
+/*
+ * Whether reading a value of the type runs something volatile, or, with
+ * PROVOLATILE_STABLE, something stable.
+ */
 bool
-sluice_type_is_volatile(Oid type)
+sluice_type_is_volatile(Oid type, char least)
 {
 	ListCell   *lc;
 
-	/* Built-in types have no volatile constraints. */
+	/* Built-in types have no such constraints. */
 	if (type < FirstNormalObjectId)
 		return false;
 	check_stack_depth();
@@ -283,18 +288,18 @@ sluice_type_is_volatile(Oid type)
 		case TYPTYPE_DOMAIN:
 			foreach(lc, constraints_of(type))
 			{
-				if (is_volatile((Node *) ((DomainConstraintState *) lfirst(lc))->check_expr))
+				if (is_volatile((Node *) ((DomainConstraintState *) lfirst(lc))->check_expr, least))
 					return true;
 			}
-			return sluice_type_is_volatile(getBaseType(type));
+			return sluice_type_is_volatile(getBaseType(type), least);
 		case TYPTYPE_COMPOSITE:
-			return composite_is_volatile(type);
+			return composite_is_volatile(type, least);
 		case TYPTYPE_RANGE:
-			return sluice_type_is_volatile(get_range_subtype(type));
+			return sluice_type_is_volatile(get_range_subtype(type), least);
 		case TYPTYPE_MULTIRANGE:
-			return sluice_type_is_volatile(get_multirange_range(type));
+			return sluice_type_is_volatile(get_multirange_range(type), least);
 		default:
-			return sluice_type_is_volatile(get_element_type(type));
+			return sluice_type_is_volatile(get_element_type(type), least);
 	}
 }
 
@@ -344,7 +349,7 @@ has_volatile_expression(HeapTuple tuple, TupleDesc desc, const void *column)
 	bool		isnull;
 	Datum		expr = heap_getattr(tuple, *(const int *) column, desc, &isnull);
 
-	return !isnull && is_volatile(stringToNode(TextDatumGetCString(expr)));
+	return !isnull && is_volatile(stringToNode(TextDatumGetCString(expr)), PROVOLATILE_VOLATILE);
 }
 
 /*
@@ -362,11 +367,12 @@ sluice_catalog_has_volatile_checks(Oid relid, bool checks, bool triggers)
 }
 
 /*
- * Whether is_sought() accepts a CHECK constraint of the table, the condition of one of its
- * triggers, or the WHERE clause.
+ * Whether a CHECK constraint of the table, the condition of one of its
+ * triggers, or the WHERE clause is volatile, or, with PROVOLATILE_STABLE, also
+ * stable.
  */
 static bool
-any_check(Relation rel, Node *where, bool (*is_sought) (Node *expr))
+any_check(Relation rel, Node *where, char least)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
 	/*
@@ -377,15 +383,16 @@ any_check(Relation rel, Node *where, bool (*is_sought) (Node *expr))
 
 	for (int i = 0; desc->constr != NULL && i < desc->constr->num_check; i++)
 	{
-		if (is_sought(stringToNode(desc->constr->check[i].ccbin)))
+		if (is_volatile(stringToNode(desc->constr->check[i].ccbin), least))
 			return true;
 	}
 	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
 	{
-		if (triggers->triggers[i].tgqual && is_sought(stringToNode(triggers->triggers[i].tgqual)))
+		if (triggers->triggers[i].tgqual &&
+			is_volatile(stringToNode(triggers->triggers[i].tgqual), least))
 			return true;
 	}
-	return where != NULL && is_sought(where);
+	return where != NULL && is_volatile(where, least);
 }
 
 /*
@@ -394,22 +401,20 @@ any_check(Relation rel, Node *where, bool (*is_sought) (Node *expr))
  * table or of a domain, the condition of a trigger, or the WHERE clause. For
  * partitions see sluice_catalog_has_volatile_checks().
  *
- * With PROVOLATILE_STABLE: whether one of them, except a domain's, may depend
- * on more than the values of the row. An example is pg_column_size(), which
- * depends on how they are stored.
+ * With PROVOLATILE_STABLE: whether one of them may depend on more than the
+ * values of the row. An example is pg_column_size(), which depends on how they
+ * are stored.
  */
 bool
 sluice_has_volatile_checks(Relation rel, Node *where, char least)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
 
-	if (least == PROVOLATILE_STABLE)
-		return any_check(rel, where, contain_mutable_functions);
 	for (int i = 0; i < desc->natts; i++)
 	{
 		if (!TupleDescAttr(desc, i)->attisdropped &&
-			sluice_type_is_volatile(TupleDescAttr(desc, i)->atttypid))
+			sluice_type_is_volatile(TupleDescAttr(desc, i)->atttypid, least))
 			return true;
 	}
-	return any_check(rel, where, is_volatile);
+	return any_check(rel, where, least);
 }

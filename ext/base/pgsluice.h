@@ -248,7 +248,7 @@ sluice_reads_no_table(Oid function)
 extern bool sluice_is_plain_expression(Node *expr);
 extern const char *sluice_domain_why_not(Oid domain);
 extern bool sluice_domain_takes_null(Oid domain);
-extern bool sluice_type_is_volatile(Oid type);
+extern bool sluice_type_is_volatile(Oid type, char least);
 extern bool sluice_has_volatile_checks(Relation rel, Node *where, char least);
 extern bool sluice_catalog_has_volatile_checks(Oid relid, bool checks, bool triggers);
 
@@ -320,6 +320,7 @@ typedef struct SluiceDuplicates
 	Oid			arbiter;		/* the unique index of the table that the statement names */
 	SluiceSpiInsert *lost_rows;		/* the table for the rows that lose, or NULL */
 	bool		at_end;			/* they are found after all rows are inserted */
+	bool		keeping;		/* such a row is being inserted there, or has failed */
 	uint64		skipped;
 	uint64		replaced;
 } SluiceDuplicates;

@@ -394,5 +394,6 @@ sluice_why_not(SluiceStatement *s)
 	check_permissions(s->pstate);
 	if ((reason = checks_why_not(s)) != NULL)
 		return reason;
-	return sluice_default_why_not(s, has_option(s->stmt->options, "default"));
+	return sluice_default_why_not(s, has_option(s->stmt->options, "default"),
+								  has_option(s->stmt->options, "freeze"));
 }

@@ -127,7 +127,7 @@ sluice_lost_rows_open(const char *name, Relation target)
  * that the statement names.
  */
 void
-sluice_keep_lost_row(const SluiceDuplicates *duplicates, ResultRelInfo *rri, EState *estate,
+sluice_keep_lost_row(SluiceDuplicates *duplicates, ResultRelInfo *rri, EState *estate,
 					   Relation arbiter, IndexInfo *info, TupleTableSlot *lost, uint64 line)
 {
 	/* The map is made for the first row and is used for those that follow. */
@@ -157,7 +157,10 @@ sluice_keep_lost_row(const SluiceDuplicates *duplicates, ResultRelInfo *rri, ESt
 	else
 		values[2] = ExecFetchSlotHeapTupleDatum(lost);
 	values[2] = CStringGetTextDatum(OidOutputFunctionCall(F_RECORD_OUT, values[2]));
+	/* An error of that table is not about the record's data. */
+	duplicates->keeping = true;
 	sluice_spi_insert_row(duplicates->lost_rows, values, isnull);
+	duplicates->keeping = false;
 }
 
 /*

@@ -199,6 +199,7 @@ sluice_first_refusal_look(FirstRefusal *first, RowLines *lines, CopyFromState cs
 {
 	bool		nulls_not_distinct = index->rd_index->indnullsnotdistinct;
 	IndexTuple	group = *before;	/* the first in the input of those with this key */
+	IndexTuple	last;
 	uint64		group_line = group ? sluice_row_lines_find(lines, &group->t_tid) : 0;
 	MemoryContext scratch = AllocSetContextCreate(CurrentMemoryContext, "pgsluice index look",
 												  ALLOCSET_DEFAULT_SIZES);
@@ -233,9 +234,11 @@ sluice_first_refusal_look(FirstRefusal *first, RowLines *lines, CopyFromState cs
 			sluice_first_refusal_add(first, lines, heap, index, tuples[i], &rival);
 	}
 	MemoryContextDelete(scratch);
+	/* All of them may have the key of `before`. */
+	last = group ? CopyIndexTuple(group) : NULL;
 	if (*before)
 		pfree(*before);
-	*before = group ? CopyIndexTuple(group) : NULL;
+	*before = last;
 }
 
 /* Raises stock COPY's error for the first row with a conflict. */

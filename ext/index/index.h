@@ -83,7 +83,7 @@ extern Datum sluice_index_uses_json(void);
 
 /* dedupe.c */
 extern SluiceSpiInsert *sluice_lost_rows_open(const char *name, Relation target);
-extern void sluice_keep_lost_row(const SluiceDuplicates *duplicates, ResultRelInfo *rri,
+extern void sluice_keep_lost_row(SluiceDuplicates *duplicates, ResultRelInfo *rri,
 								 EState *estate, Relation arbiter, IndexInfo *info,
 								 TupleTableSlot *lost, uint64 line);
 

@@ -8,7 +8,9 @@
  * not be sorted. The state of their rows does not matter. Entries of dead rows
  * are copied as they are, because an old snapshot may still see those rows,
  * and so are entries of HOT chains. Entries that are marked dead (LP_DEAD) are
- * left out: the mark means that no transaction can see the row any more.
+ * left out: the mark means that no transaction of this server can see the row
+ * any more. On a standby, an older one may still see it by another scan, as
+ * after REINDEX.
  *
  * WHY THE OLD FILE STAYS AS IT IS.  The transaction holds an
  * AccessExclusiveLock on the table, or created it, so no other process

@@ -274,7 +274,8 @@ run_attempt(SluiceLoad *load, SluiceAttempt *attempt)
 		MemoryContextReset(load->rejects->attempt);
 		return true;
 	}
-	if (!sluice_is_about_the_data(attempt->error->sqlerrcode, cstate->cur_attname != NULL))
+	if (work.inner.duplicates.keeping ||
+		!sluice_is_about_the_data(attempt->error->sqlerrcode, cstate->cur_attname != NULL))
 		ReThrowError(attempt->error);
 	name_column(load, attempt->error);
 	MemoryContextSwitchTo(old);

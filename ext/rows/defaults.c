@@ -43,9 +43,49 @@ needs_rows_one_by_one(Node *expr, void *context)
 	if (expr == NULL)
 		return false;
 	if (check_functions_in_node(expr, may_look_at_tables, context) ||
-		(IsA(expr, CoerceToDomain) && sluice_type_is_volatile(((CoerceToDomain *) expr)->resulttype)))
+		(IsA(expr, CoerceToDomain) && sluice_type_is_volatile(((CoerceToDomain *) expr)->resulttype, PROVOLATILE_VOLATILE)))
 		return true;
 	return expression_tree_walker(expr, needs_rows_one_by_one, context);
+}
+
+/* Whether a function is stable and might look at tables. */
+static bool
+may_see_new_rows(Oid function, void *context)
+{
+	return func_volatile(function) == PROVOLATILE_STABLE && sluice_function_is_unsafe(function, context);
+}
+
+/*
+ * Whether a default may give another value when earlier rows of the same COPY
+ * are in the table, although its functions are stable: with FREEZE, every
+ * snapshot sees them.
+ */
+static bool
+sees_new_rows(Node *expr, void *context)
+{
+	if (expr == NULL)
+		return false;
+	if (check_functions_in_node(expr, may_see_new_rows, context) ||
+		(IsA(expr, CoerceToDomain) && sluice_type_is_volatile(((CoerceToDomain *) expr)->resulttype, PROVOLATILE_STABLE)))
+		return true;
+	return expression_tree_walker(expr, sees_new_rows, context);
+}
+
+/*
+ * Whether the triggers of a partitioned table could see the order in which
+ * rows go in. With such a default, stock COPY inserts them one by one, and
+ * otherwise partition by partition.
+ */
+static bool
+order_shows(Relation rel, AttrNumber attnum)
+{
+	Node	   *expr;
+
+	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE || rel->trigdesc == NULL ||
+		!rel->trigdesc->trig_insert_after_row)
+		return false;
+	expr = build_column_default(rel, attnum);
+	return expr != NULL && contain_volatile_functions_not_nextval(expr);
 }
 
 /*
@@ -80,10 +120,10 @@ judge(const SluiceStatement *s, AttrNumber attnum, SluiceRelationCache *known)
 /*
  * Why defaults cannot be given as stock COPY gives them, or NULL. This
  * concerns the columns outside the list, and all columns if the data may have
- * a DEFAULT marker.
+ * a DEFAULT marker. `freeze`: COPY with FREEZE.
  */
 const char *
-sluice_default_why_not(const SluiceStatement *s, bool marker)
+sluice_default_why_not(const SluiceStatement *s, bool marker, bool freeze)
 {
 	TupleDesc	desc = RelationGetDescr(s->rel);
 	SluiceRelationCache *known = sluice_relation_cache(RelationGetRelid(s->rel));
@@ -100,6 +140,10 @@ sluice_default_why_not(const SluiceStatement *s, bool marker)
 		if (bms_is_member(i + 1, known->judged) ? bms_is_member(i + 1, known->one_by_one) :
 			judge(s, i + 1, known))
 			return "a column has a volatile default";
+		if (freeze && sees_new_rows(build_column_default(s->rel, i + 1), NULL))
+			return "a column has a stable default, and every snapshot sees the rows of FREEZE";
+		if (order_shows(s->rel, i + 1))
+			return "a column has a volatile default, and an AFTER ROW trigger sees the order of rows";
 	}
 	return NULL;
 }

@@ -55,7 +55,7 @@ extern void sluice_plan_serialize(const SluicePlanArgs *args, char *flat);
 extern void sluice_plan_deserialize(const char *flat, SluicePlanArgs *args);
 
 /* defaults.c */
-extern const char *sluice_default_why_not(const SluiceStatement *s, bool marker);
+extern const char *sluice_default_why_not(const SluiceStatement *s, bool marker, bool freeze);
 extern bool sluice_defaults_may_fail(CopyFromState cstate);
 extern void sluice_plan_default(CopyFromState cstate, Form_pg_attribute att,
 								SluiceColumn *column, SluicePlanArgs *args);

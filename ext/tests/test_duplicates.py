@@ -103,6 +103,18 @@ class Duplicates(OnCluster):
             self.assertEqual(self.cluster.sql("SELECT line, record FROM bad ORDER BY 1"), "4|x,d,4\n6|5,f,2")
             self.assertEqual(self.cluster.sql("SELECT line, lost_row FROM twice"), "3|(1,c,3)" if mode == "skip" else "3|(1,a,1)")
 
+    def test_the_table_for_duplicates_refuses_a_row(self):
+        """An error of the duplicates_to table is not about a record: COPY fails, and the record is not rejected."""
+        for mode in ("skip", "replace"):
+            self.fresh()
+            self.cluster.sql("DROP TABLE IF EXISTS bad; CREATE TABLE bad (LIKE pgsluice.reject); INSERT INTO t VALUES (1, repeat('x', 200));"
+                            "ALTER TABLE twice ADD CHECK (length(lost_row) < 100)")
+            data = b"2,b,2\n1," + b"y" * 200 + b",1\n"
+            with self.assertRaises(Refused) as refused:
+                self.load(data, f"on_duplicate '{mode}', duplicates_to 'twice', rejects_to 'bad'")
+            self.assertIn("23514", str(refused.exception))
+            self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "1\n0")
+
     def test_partitions_and_triggers(self):
         """With partitions whose columns have another order, and with row and statement triggers, rows, fired triggers and lost rows are those of ON CONFLICT."""
         said = ("CREATE TABLE IF NOT EXISTS said (n serial, what text); TRUNCATE said; CREATE OR REPLACE FUNCTION say() RETURNS trigger LANGUAGE plpgsql AS"

@@ -333,6 +333,7 @@ class Insert(OnCluster):
     def test_freeze_and_stable_functions(self):
         """Frozen rows are seen by every snapshot: a CHECK or condition with a stable function finds those before it by an index, as in stock COPY."""
         path = self.cluster.file("input", b"".join(b"%d\n" % i for i in range(100_000)) + b"50000\n")
+        twice = self.cluster.file("twice", b"".join(b"%d\t%d\n" % (i, i) for i in range(100_000)) + b"100000\t90000\n")
         function = "STABLE LANGUAGE plpgsql AS 'BEGIN RETURN NOT EXISTS (SELECT FROM public.t WHERE k = $1); END'"
         table = f"DROP TABLE IF EXISTS t; CREATE TABLE t (k int); CREATE INDEX ON t (k); CREATE OR REPLACE FUNCTION fresh(int) RETURNS bool {function}"
         for setting in ("off", "on"):
@@ -344,6 +345,26 @@ class Insert(OnCluster):
                 with self.assertRaises(Refused) as refused:
                     self.cluster.sql(f"{begin}; COMMIT")
                 self.assertIn("23514", str(refused.exception))
+                # The same as the constraint of a domain.
+                self.cluster.sql("DROP TABLE t; CREATE TABLE t (k int); CREATE INDEX ON t (k); DROP DOMAIN IF EXISTS new; "
+                                 "CREATE DOMAIN new AS int CHECK (fresh(VALUE)); ALTER TABLE t ADD v new")
+                with self.assertRaises(Refused) as refused:
+                    self.cluster.sql(f"{begin.replace(str(path), str(twice))}; COMMIT")
+                self.assertIn("23514", str(refused.exception))
+
+    def test_freeze_and_stable_defaults(self):
+        """Frozen rows are seen by every snapshot: a default with a stable function that counts them has other values for later rows, as in stock COPY."""
+        path = self.cluster.file("input", b"".join(b"%d\n" % i for i in range(3000)))
+        self.cluster.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int); CREATE OR REPLACE FUNCTION n() RETURNS bigint STABLE LANGUAGE sql AS 'SELECT count(*) FROM t'; "
+                         "ALTER TABLE t ADD n bigint, ADD at timestamptz DEFAULT now(); ALTER TABLE t ALTER n SET DEFAULT n()")
+        found = []
+        for setting in ("off", "on"):
+            self.cluster.sql(f"SET pgsluice.copy = {setting}; BEGIN; TRUNCATE t; COPY t (a) FROM '{path}' WITH (FREEZE); COMMIT")
+            found.append(self.cluster.sql("SELECT n, count(*) FROM t GROUP BY n ORDER BY n"))
+        self.assertEqual(found, ["0|1000\n1000|1000\n2000|1000"] * 2)
+        # now() reads no table.
+        self.cluster.sql("ALTER TABLE t ALTER n DROP DEFAULT")
+        self.assertEqual(self.cluster.sql(f"SET pgsluice.copy = on; BEGIN; TRUNCATE t; COPY t (a) FROM '{path}' WITH (FREEZE, pgsluice 'require'); COMMIT; SELECT count(*) FROM t"), "3000")
 
     def test_freeze(self):
         """FREEZE works under exactly COPY's conditions; rows are frozen and their page is all-visible."""

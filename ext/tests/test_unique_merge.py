@@ -175,6 +175,21 @@ class Merges(WithTable, LoadedTwice):
                 if seed % 8 == 0:
                     self.checked()
 
+    def test_one_key_in_many_rows(self):
+        """One key has more rows than are compared at a time (512 kB of entries): the error is stock COPY's, also if other keys follow."""
+        for values in (["same"] * 100_000, ["same"] * 60_000 + [f"t{n}" for n in range(60_000)], ["same"] * 50_000 + ["sane"] * 60_000):
+            path = self.cluster.file("input", "".join(f"{value}\n" for value in values).encode())
+            for key in ("text", 'text COLLATE "C"', "uuid"):
+                said = []
+                for setting in ("off", "on"):
+                    self.sql(f"DROP TABLE IF EXISTS one; CREATE TABLE one (k {key} UNIQUE)")
+                    data = path if key != "uuid" else self.cluster.file("uuids", "".join(f"{sum(map(ord, value)):032x}\n" for value in values).encode())
+                    with self.assertRaises(Refused) as refused:
+                        self.sql(f"SET pgsluice.copy = {setting}; COPY one FROM '{data}'")
+                    said.append(str(refused.exception).split("LOCATION")[0])
+                self.assertEqual(*said)
+                self.assertIn("line 2", said[1])
+
     def test_errors_of_later_rows(self):
         """A duplicate key is reported before a later row that is rejected for another reason, and after an earlier one, as by stock COPY."""
         twice = fields(8000)

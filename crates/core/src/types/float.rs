@@ -44,8 +44,15 @@ pub fn float8(text: &[u8]) -> Result<f64, Refusal> {
     float(text)
 }
 
+/// The longest number that is read here. Rust ignores the last digits of an exponent of more than
+/// 65,536, which only more digits than that can make up for.
+const LONGEST: usize = 1000;
+
 #[inline]
 fn float<F: Float>(text: &[u8]) -> Result<F, Refusal> {
+    if text.len() > LONGEST {
+        return Err(Refusal::Ask);
+    }
     plain(text).map_or_else(|| any(text), Ok)
 }
 
@@ -163,6 +170,16 @@ mod tests {
         }
         assert_eq!(float8(b"0x1p3"), Err(Refusal::Ask));
         assert_eq!(float8(b"-nan"), Err(Refusal::Ask));
+    }
+
+    /// Rust reads `e-700000` as `e-70000`.
+    #[test]
+    fn exponents_of_many_digits_are_left_to_the_server() {
+        let zeros = "0".repeat(70_000);
+        for long in [format!("1{zeros}e-700000"), format!("0.{zeros}1e700000")] {
+            assert!(long.parse::<f64>().is_ok_and(|value| value != 0.0 && value.is_finite()));
+            assert_eq!(float8(long.as_bytes()), Err(Refusal::Ask));
+        }
     }
 
     #[test]
