@@ -23,7 +23,7 @@ const NUMBERS: &str = "--expr \"COLUMN=replace(replace(?, '.', ''), ',', '.')::n
 const TRIM: &str = "--expr \"COLUMN=btrim(?)\"";
 const LOG: &str =
     "messages go to standard error: 2>FILE, with --log-format text or --log-format json";
-const BAD: &str = "--on-error reject puts refused records into --reject-file and loads the others";
+const BAD: &str = "--on-error reject puts bad records into --reject-file and loads the others";
 const DUPLICATES: &str =
     "--on-error reject puts rows whose key exists into the reject file and loads the others";
 const UPSERT: &str = "load into a staging table, then INSERT … SELECT … ON CONFLICT from it";
@@ -42,7 +42,7 @@ const LIMIT: &str = "--on-error reject --reject-limit N, or P% of the records";
 const SSL: &str = "sslmode in --to or PGSSLMODE, as for psql";
 const BATCHES: &str =
     "--once --commit-every SIZE commits in pieces; without it a load is one transaction";
-const WIDE: &str = "leave it out: there is no limit on the length of a line";
+const WIDE: &str = "leave it out: a record may have up to 1 GB";
 
 /// The tools, in the order of the guide.
 pub const TOOLS: &[Tool] = &[
@@ -143,7 +143,7 @@ pub const TOOLS: &[Tool] = &[
             ("--auto-detect", DETECT),
             ("--allow-quoted-nulls", "--force-null '*'"),
             ("--auto-type-candidates", TYPES),
-            ("--sample-size", "leave it out: --create reads the whole input where the beginning leaves doubt"),
+            ("--sample-size", "leave it out: --create reads the beginning, and the whole input for columns without a value there"),
             ("--all-varchar", "create the table with columns of type text, then load without --create"),
             ("--names", NAMES),
             ("--types", TYPES),

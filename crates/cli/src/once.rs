@@ -41,7 +41,7 @@ pub struct OnceArguments {
     /// under the same paths. Each takes parts of them (of SIZE as in --commit-every, or 64MB)
     #[arg(long, requires = "once")]
     share: bool,
-    /// With --share: take a machine for dead, and its parts over, if nothing was seen of it for TIME,
+    /// With --share: take over the parts of a machine of which nothing was seen for TIME,
     /// for example 2min [default: 30s]
     #[arg(long, requires = "share", value_name = "TIME", value_parser = time)]
     lease: Option<Duration>,

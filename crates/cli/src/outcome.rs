@@ -11,7 +11,7 @@ use pgsluice_engine::side_path;
 use pgsluice_engine::Error;
 use std::path::{Path, PathBuf};
 
-/// What to do with a refused record
+/// What to do with a bad record
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnError {
     /// fail the load; nothing is loaded
@@ -35,7 +35,7 @@ pub enum ExistingFile {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Bad records")]
 pub struct ErrorArguments {
-    /// What to do with a refused record
+    /// What to do with a bad record
     #[arg(long, value_enum, default_value = "stop")]
     pub on_error: OnError,
     /// The file for rejected records, which are kept as they are in the input; FILE.jsonl has

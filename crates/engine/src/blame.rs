@@ -25,6 +25,12 @@ pub fn is_of_the_record(sqlstate: &str) -> bool {
         || !POSTGRES.contains(&class)
 }
 
+/// Whether an expression of the user may have raised an error with this SQLSTATE for a record: a
+/// subquery has more than one row.
+pub fn is_of_an_expression(sqlstate: &str) -> bool {
+    sqlstate == "21000"
+}
+
 /// Whether a policy of row-level security rejects the row. The SQLSTATE is that of any missing
 /// privilege; only the server's function distinguishes them.
 pub fn is_of_a_policy(error: &Error) -> bool {

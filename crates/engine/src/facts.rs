@@ -176,6 +176,10 @@ pub struct ColumnFacts {
     pub type_id: (u32, i32),
     /// the same without modifiers; for a domain, that of its base type
     pub plain_type: String,
+    /// its base type and modifier, for a domain those of the type below
+    pub base: (u32, i32),
+    /// the base type in SQL, including modifiers
+    pub base_name: String,
     /// the SQL that reads a text `$` as COPY does, if a cast would read another value from it
     pub reader: Option<String>,
     /// the type as the core reads it
@@ -259,6 +263,8 @@ pub struct TableFacts {
     pub foreign_keys: u32,
     /// other tables refer to it
     pub referenced: bool,
+    /// a publication sends its rows to subscribers
+    pub published: bool,
     /// a DELETE of its rows may delete or change rows of other tables, by their foreign keys
     pub cascades: bool,
     /// it has a foreign key to itself, so whether a row is valid depends on other rows of the load

@@ -17,7 +17,7 @@ use crate::repair::{end_earlier, end_nothing, put_back_on};
 use crate::report::Summary;
 use crate::session::conn::Conn;
 use crate::session::lane::LaneCounts;
-use crate::session::{create, emptied, extension_report, transaction, unchanged};
+use crate::session::{create, emptied, extension_report, staged, transaction, unchanged};
 use crate::text::Text;
 use crate::watch::Watch;
 use std::sync::Arc;
@@ -217,6 +217,7 @@ fn execute(
     for statement in &plan.before {
         conn.exec(statement)?;
     }
+    staged::read_condition(&mut conn, plan)?;
     emptied::check(&mut conn, plan)?;
     clock.seconds.inspect = clock.lap();
 

@@ -48,6 +48,7 @@ pub(crate) use landing::cast;
 pub use landing::Landing;
 use settings::session_settings;
 pub use settings::settings;
+pub(crate) use settings::INDEX_BUILD;
 use steps::steps;
 
 /// What the load will do. It is shared by an `Arc`, so nothing can change it later.
@@ -262,8 +263,8 @@ fn around_a_check(plan: &mut Plan) {
 /// With `staged`: the files cannot be read again to find the place of a record.
 fn lands_by_chunk(plan: &Plan, facts: &Facts, options: &Options) -> bool {
     let stops_unread = !facts.input.again && options.rejects.is_none();
-    // A statement trigger must fire once, and a row may refer to a later one.
-    let whole = plan.one_statement || facts.table.refers_to_itself;
+    let fire = triggers_fire(plan.method, &facts.table, options);
+    let whole = facts.table.refers_to_itself || fire && one_copy(&facts.table).is_some();
     plan.landing.is_some() && stops_unread && !whole
 }
 

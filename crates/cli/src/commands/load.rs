@@ -87,8 +87,18 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     if !quiet {
         print(&summary, told.get().map_or(&[], Vec::as_slice), *verbose);
+    } else {
+        // The next rows of others may fail.
+        for step in summary.steps.iter().filter(|step| not_moved(step)) {
+            say(format_args!("{}: step: {step}", summary.table));
+        }
     }
     Ok(if rejected { ExitCode::from(code::REJECTED) } else { ExitCode::SUCCESS })
+}
+
+/// Whether a step says that a sequence is behind the keys of the table.
+fn not_moved(step: &str) -> bool {
+    step.contains(" not moved")
 }
 
 /// Writes a failure to the summary, if there is one, and returns it.
@@ -204,7 +214,7 @@ fn print(s: &Summary, told: &[String], verbose: bool) {
         print_more(s);
     }
     // Always report the steps that could not be done.
-    let left = |step: &&String| step.contains(" not moved") || step.starts_with("no ");
+    let left = |step: &&String| not_moved(step) || step.starts_with("no ");
     for step in s.steps.iter().filter(|step| verbose || left(step)) {
         say(format_args!("  step: {step}"));
     }

@@ -96,6 +96,15 @@ fn rows_refer_to_later_rows_of_the_file() {
         world.sql("CREATE TABLE t (a int PRIMARY KEY, p int REFERENCES t, d date)");
         let file = world.file("rows.csv", &a_day_of_the_server());
         assert_eq!(world.load(&[&file, "--table", "t"]).unwrap()["loaded"], 120_000);
+        // The same for a partition whose partitioned table refers to itself.
+        world.sql(
+            "CREATE TABLE parent (a int PRIMARY KEY, p int REFERENCES parent, d date) \
+               PARTITION BY RANGE (a); \
+             CREATE TABLE leaf PARTITION OF parent FOR VALUES FROM (0) TO (200000)",
+        );
+        let lanes = [&file, "--table", "leaf", "--method", "lanes", "--lanes", "2"];
+        let summary = world.load(&lanes).unwrap();
+        assert_eq!((&summary["loaded"], &summary["lanes"]), (&120_000.into(), &1.into()));
     });
 }
 

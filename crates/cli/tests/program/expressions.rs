@@ -229,3 +229,76 @@ fn conditions_see_rounded_values() {
         }
     });
 }
+
+/// A condition of a load with expressions sees what it sees with COPY: values of the length of their
+/// type, of domains and in arrays, and the defaults of columns that are not in the file. A value that
+/// COPY refuses is refused, whatever the condition says.
+#[test]
+fn conditions_see_the_values_of_the_columns() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(
+            "CREATE DOMAIN price AS numeric(6,1) CHECK (VALUE < 99); \
+             CREATE TABLE t (v varchar(3), c char(3), p price, n numeric(4,1)[], w varchar(3)[], x text, \
+               kind text DEFAULT 'new'); CREATE TABLE s (LIKE t INCLUDING DEFAULTS)",
+        );
+        let file = world.file("rows.csv", b"abc  ,A,10.04,{10.04},{abc  },y\n");
+        let load = |world: &World, table: &str, file: &str, filter: &str, more: &[&str]| {
+            let of = ["--table", table, "--columns", "v,c,p,n,w,x", "--where", filter];
+            world.load(&[&[file][..], &of, more].concat())
+        };
+        let trim = ["--expr", "x=trim(?)"];
+        for (filter, loaded) in [
+            ("v = 'abc'", 1),
+            ("c LIKE 'A  '", 1),
+            ("c ~ '^A$'", 0),
+            ("p > 10", 0),
+            ("n[1] > 10", 0),
+            ("w[1] = 'abc'", 1),
+            ("kind = 'new'", 1),
+            ("kind IS NULL", 0),
+        ] {
+            world.sql("TRUNCATE s, t");
+            for (table, more) in [("s", &["--method", "copy-csv"][..]), ("t", &trim)] {
+                let summary = load(&world, table, &file, filter, more).unwrap();
+                assert_eq!(summary["loaded"], loaded, "{table} {filter}");
+            }
+            assert_eq!(world.difference("s", "t"), "", "{filter}");
+        }
+        for (bad, why) in [("abcd,A,1,{1},{a},y", "too long"), ("a,A,99,{1},{a},y", "price")] {
+            let file = world.file("bad.csv", format!("{bad}\n").as_bytes());
+            for (table, more) in [("s", &["--method", "copy-csv"][..]), ("t", &trim)] {
+                let said = load(&world, table, &file, "x = 'none'", more).unwrap_err();
+                assert!(said.contains(why), "{table} {bad}: {said}");
+            }
+        }
+        // A mistake is found before a row is sent.
+        let said = load(&world, "t", &file, "kinds = 'new'", &trim).unwrap_err();
+        assert!(said.contains("kinds") && !said.contains("line"), "{said}");
+    });
+}
+
+/// An aggregate would change the number of rows, also in a subquery whose argument is the field. A
+/// subquery with two rows for a record is that record's error.
+#[test]
+fn expressions_with_subqueries() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(
+            "CREATE TABLE t (c text); CREATE TABLE lookup (k text, id text); \
+             INSERT INTO lookup VALUES ('a', '1'), ('b', '2'), ('b', '3')",
+        );
+        let file = world.file("rows.csv", b"a\nb\nc\n");
+        for aggregate in ["max(?)", "(SELECT max(?))", "(SELECT string_agg(?, ','))"] {
+            let expression = format!("c={aggregate}");
+            let said = world.load(&[&file, "--table", "t", "--expr", &expression]).unwrap_err();
+            assert!(said.contains("aggregate"), "{aggregate}: {said}");
+        }
+        let all = [&file, "--table", "t", "--expr", "c=(SELECT id FROM lookup WHERE k = ?)"];
+        let rejects = world.path("rejects.csv");
+        let reject = ["--on-error", "reject", "--reject-file", &rejects];
+        let summary = world.load(&[&all[..], &reject].concat()).unwrap();
+        assert_eq!((&summary["loaded"], &summary["rejected"]), (&2.into(), &1.into()));
+        assert_eq!(fs::read(&rejects).unwrap(), b"b\n");
+    });
+}

@@ -189,6 +189,44 @@ fn a_lock_for_nothing_is_named() {
     }
 }
 
+/// Locks that a load has only for a moment are named, too: to drop indexes for lanes, to turn
+/// triggers off and on again, and to truncate for `insert`.
+#[test]
+fn short_locks_are_named() {
+    let mut world = world();
+    world.sql(
+        "CREATE TABLE t (a int); CREATE INDEX ON t (a); INSERT INTO t VALUES (0); \
+         CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; \
+         CREATE TRIGGER f BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f()",
+    );
+    let file = world.file("t.csv", b"1\n");
+    let lanes = ["--method", "lanes", "--lanes", "2"];
+    let cases: [(&[&str], &[&str]); 3] = [
+        (
+            &["--indexes", "rebuild"],
+            &[
+                "ACCESS EXCLUSIVE on \"public\".\"t\" from before the first row until the indexes are dropped",
+                "SHARE on \"public\".\"t\" from the last row until the indexes are built",
+            ],
+        ),
+        (
+            &["--triggers", "off"],
+            &["until the triggers are disabled", "from the last row until the triggers are enabled"],
+        ),
+        (
+            &["--method", "insert", "--truncate"],
+            &["from before the first row until the TRUNCATE is committed"],
+        ),
+    ];
+    for (more, locks) in cases {
+        let lanes = if more.contains(&"--method") { &[][..] } else { &lanes };
+        let planned = plan(&world, &[&[file.as_str(), "--table", "t"][..], more, lanes].concat());
+        for lock in locks {
+            assert!(planned.contains(lock), "{more:?}: {lock}: {planned}");
+        }
+    }
+}
+
 /// `--no-lock-out` refuses options and methods that would lock other sessions out, and keeps
 /// indexes.
 #[test]

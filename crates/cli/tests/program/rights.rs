@@ -74,7 +74,7 @@ fn around_another_roles_table_everything_stays() {
 }
 
 /// If the role may not move a sequence, or cannot see all keys, the load succeeds and says that the
-/// sequence was not moved.
+/// sequence was not moved, also with `--quiet`.
 #[test]
 fn sequences_that_may_not_be_moved_are_reported() {
     on_first_and_last_major(|installation| {
@@ -89,9 +89,12 @@ fn sequences_that_may_not_be_moved_are_reported() {
             ("t", "step: sequence public.t_a_seq not moved past 7: the role may not move it"),
             ("u", "step: sequence public.u_s not moved: the role cannot see all keys"),
         ] {
-            let output = as_loader(&world, &["load", &file, "--table", table]);
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(output.status.success() && said.contains(told), "{said}");
+            for more in [&[][..], &["--quiet"]] {
+                let all = [&["load", &file, "--table", table], more].concat();
+                let output = as_loader(&world, &all);
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                assert!(output.status.success() && said.contains(told), "{more:?} {said}");
+            }
         }
     });
 }
@@ -139,5 +142,51 @@ fn the_ledger_is_there_without_row_security() {
         }
         let output = as_loader(&world, &["repair"]);
         assert!(output.status.success(), "{output:?}");
+    });
+}
+
+/// If transactions of the role are read-only by default, a method with one transaction loads all the
+/// same. `insert`, which has one for each row, is refused before the table is emptied.
+#[test]
+fn a_role_whose_transactions_are_read_only() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(
+            "CREATE ROLE loader LOGIN; CREATE TABLE t (a int, b text); \
+             ALTER TABLE t OWNER TO loader; INSERT INTO t VALUES (0, 'old'); \
+             ALTER ROLE loader SET default_transaction_read_only = on",
+        );
+        let file = world.file("rows.csv", b"1,x\n2,y\n");
+        let load = |world: &World, more: &[&str]| {
+            as_loader(world, &[&["load", &file, "--table", "t", "--truncate"], more].concat())
+        };
+        let output = load(&world, &["--method", "insert"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("read-only by default"), "{said}");
+        assert_eq!(world.sql("SELECT b FROM t"), "old");
+        let output = load(&world, &[]);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "2");
+    });
+}
+
+/// A method whose rows subscribers would not get is refused if a publication has the table.
+#[test]
+fn a_published_table_is_not_loaded_without_wal() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql("CREATE TABLE t (a int, b text); CREATE PUBLICATION p FOR ALL TABLES");
+        let file = world.file("rows.csv", b"1,x\n2,y\n");
+        for publication in ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public", "FOR TABLE t"] {
+            world.sql(&format!("DROP PUBLICATION p; CREATE PUBLICATION p {publication}"));
+            for method in ["unlogged", "unlogged-logged"] {
+                let load = world.load(&[&file, "--table", "t", "--method", method]);
+                let said = load.unwrap_err();
+                assert!(said.contains("sends no rows to subscribers"), "{publication}: {said}");
+            }
+        }
+        world.sql("DROP PUBLICATION p");
+        world.load(&[&file, "--table", "t", "--method", "unlogged-logged"]).unwrap();
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "2");
     });
 }

@@ -16,9 +16,29 @@ fn after_row_triggers_see_the_whole_file() {
              CREATE TRIGGER see AFTER INSERT ON t FOR EACH ROW WHEN (NEW.a % 40000 = 0) \
                EXECUTE FUNCTION see()",
         );
-        let file = world.file("rows.csv", &a_day_of_the_server());
+        let bytes = a_day_of_the_server();
+        let file = world.file("rows.csv", &bytes);
         assert_eq!(world.load(&[&file, "--table", "t"]).unwrap()["loaded"], 120_000);
-        assert_eq!(world.sql("SELECT count(*) || ' ' || min(n) FROM seen"), "3 120000");
+        let seen = "SELECT count(*) || ' ' || min(n) FROM seen";
+        assert_eq!(world.sql(seen), "3 120000");
+        // The files of a pipe cannot be read again, so `staged` would move rows on chunk by chunk.
+        world.sql("TRUNCATE t, seen");
+        let staged = ["load", "-", "--table", "t", "--quiet", "--method", "staged"];
+        assert!(world.run_with(&staged, &bytes).status.success());
+        assert_eq!(world.sql(seen), "3 120000");
+        // Rows that are sent to partitions directly would be one COPY for each.
+        world.sql(
+            "TRUNCATE seen; DROP TABLE t; CREATE TABLE t (a int PRIMARY KEY, p int, d date) \
+               PARTITION BY RANGE (a); \
+             CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (50000); \
+             CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (50000) TO (200000); \
+             CREATE TRIGGER see AFTER INSERT ON t FOR EACH ROW WHEN (NEW.a % 40000 = 0) \
+               EXECUTE FUNCTION see()",
+        );
+        let plain = String::from_utf8(bytes).unwrap().replace("January 8, 1999", "1999-01-08");
+        let file = world.file("plain.csv", plain.as_bytes());
+        world.load(&[&file, "--table", "t", "--method", "copy-binary"]).unwrap();
+        assert_eq!(world.sql(seen), "3 120000");
     });
 }
 

@@ -100,3 +100,30 @@ fn a_partitioned_table_that_refers_to_itself_is_truncated() {
     let told = world.load(&[&file, "--table", "t", "--truncate"]).unwrap_err();
     assert!(told.contains("cannot be truncated"), "{told}");
 }
+
+/// A table that inherits from the loaded one is not emptied, also if the loaded one is foreign, and
+/// is not locked while indexes of an empty parent are dropped.
+#[test]
+fn children_are_neither_emptied_nor_locked() {
+    let mut world = World::new(&each_major().remove(0));
+    world.sql(
+        "CREATE FOREIGN DATA WRAPPER none; CREATE SERVER s FOREIGN DATA WRAPPER none; \
+         CREATE FOREIGN TABLE f (a int) SERVER s; CREATE TABLE of_f () INHERITS (f); \
+         CREATE TABLE p (a int PRIMARY KEY); CREATE INDEX ON p (a); \
+         CREATE TABLE of_p () INHERITS (p); \
+         INSERT INTO of_p VALUES (7)",
+    );
+    world.sql("BEGIN; LOCK TABLE of_p IN ROW EXCLUSIVE MODE");
+    let file = world.file("rows.csv", b"1\n2\n");
+    let plan = world.run(&["plan", &file, "--table", "f", "--truncate"]);
+    let said = String::from_utf8_lossy(&plan.stdout).into_owned();
+    assert!(said.contains("TRUNCATE TABLE ONLY \"public\".\"f\""), "{plan:?}");
+    for more in [&["--indexes", "rebuild"][..], &["--truncate"]] {
+        let of = [&file, "--table", "p", "--lock-timeout", "5s"];
+        let summary = world.load(&[&of[..], more].concat()).unwrap();
+        let steps = summary["steps"].to_string();
+        assert!(steps.contains("index public.p_a_idx recreated"), "{more:?} {steps}");
+    }
+    world.sql("COMMIT");
+    assert_eq!(world.sql("SELECT count(*) || ' ' || sum(a) FROM p"), "3 10");
+}

@@ -91,7 +91,8 @@ pub fn take_down(
 /// Takes the lock for dropping an index. Returns false if it is not available at once and `waits`
 /// is not set.
 fn lock_table(conn: &mut Conn, name: &str, waits: bool) -> Result<bool, Error> {
-    let lock = format!("LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE");
+    // Tables that inherit from this one have their own indexes.
+    let lock = format!("LOCK TABLE ONLY {name} IN ACCESS EXCLUSIVE MODE");
     if waits {
         return conn.exec(&lock).map(|_| true);
     }

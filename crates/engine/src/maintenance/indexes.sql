@@ -68,6 +68,8 @@ SELECT json_build_object(
   'foreign_tablespace', reltablespace <> 0 AND NOT has_tablespace_privilege(reltablespace, 'CREATE'),
   'odd', CASE
     WHEN conname <> relname THEN 'its constraint has another name'
+    WHEN contype = 'p' AND EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = $1::oid)
+      THEN 'to add it again would lock the tables that inherit from the table'
     WHEN period AND reloptions IS NOT NULL THEN 'its storage parameters cannot be given again'
     WHEN EXISTS (SELECT FROM pg_trigger g WHERE g.tgconstraint = constraint_oid AND g.tgenabled <> 'O')
       THEN 'the trigger behind it is not in its usual state'

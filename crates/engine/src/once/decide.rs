@@ -22,8 +22,9 @@ type AfterKnown = Result<u64, Range<u64>>;
 struct Beside {
     known: Vec<KnownPiece>,
     after: AfterKnown,
-    /// it is what the content was when the row was recorded, and that has grown since: `known` are
-    /// its ranges
+    /// it has the size and the ends that it had when the row was recorded
+    as_it_was: bool,
+    /// so it has, and the content has grown since: `known` are its ranges
     earlier: bool,
 }
 
@@ -79,55 +80,92 @@ impl Found<'_> {
             self.others.insert(row.content);
             return Ok(());
         }
-        let want = |begun| Wanted { begun, ..Wanted::new(&seen, ends) };
         let mut failed = None;
         for row in rows {
             let Some(found) = self.compared(conn, i, ends, row)? else { continue };
-            let more = match found.after {
-                Ok(more) => more,
-                Err(bytes) if row.by_name => return Err(changed(&name, &bytes, row)),
-                Err(_) => continue,
+            let decided = match row.by_name {
+                true => self.by_name(conn, i, ends, row, found, &mut failed)?,
+                false => self.by_content(conn, i, ends, row, found, failed)?,
             };
-            let known = found.known;
-            let taken = self.taker(row.content);
-            match (row.by_name, row.complete) {
-                // Pieces that another load has loaded of the same content take precedence over a
-                // failed attempt.
-                (true, false) if known.is_empty() => failed = Some(row.number),
-                (true, false) => match taken {
-                    None => {
-                        self.want(i, want(Some(row.content)));
-                        return Ok(());
-                    }
-                    Some(other) => return self.copy_or_refuse(conn, i, ends, other),
-                },
-                (true, true) => {
-                    return self.decide_complete(conn, i, ends, row, (&known, more), found.earlier);
-                }
-                (false, complete) if known.is_empty() || (!complete && taken.is_some()) => {}
-                (false, true) => {
-                    if self.outside(conn, i, ends, row, (&known, more))?.is_some() {
-                        continue;
-                    }
-                    self.fingerprint.check(&row.options, &name)?;
-                    let note =
-                        format!("{name} has the same bytes as {}, which is loaded", row.name);
-                    self.notes.add(About::Loaded, note);
-                    let ends = ends.clone();
-                    self.aliases.push(Alias { seen, ends, same_as: row.content });
-                    self.replaced.extend(failed);
-                    return Ok(());
-                }
-                (false, false) => {
-                    self.fingerprint.check(&row.options, &name)?;
-                    self.notes.add(About::Continued, format!("{name} continues {}", row.name));
-                    self.want(i, want(Some(row.content)));
-                    self.replaced.extend(failed);
-                    return Ok(());
-                }
+            if decided {
+                return Ok(());
             }
         }
-        self.add_new(conn, i, want(failed), &name)
+        self.add_new(conn, i, Wanted { begun: failed, ..Wanted::new(&seen, ends) }, &name)
+    }
+
+    /// Decides about a file by a row of its name. Returns false if the row decides nothing, and sets
+    /// `failed` to a row of a failed attempt: pieces that another load has loaded of the same
+    /// content take precedence.
+    fn by_name(
+        &mut self,
+        conn: &mut Conn,
+        i: usize,
+        ends: &Ends,
+        row: &KnownSource,
+        found: Beside,
+        failed: &mut Option<i64>,
+    ) -> Result<bool, Error> {
+        let more = match &found.after {
+            Ok(more) => *more,
+            Err(bytes) => return Err(changed(&self.sources[i].name(), bytes, row)),
+        };
+        let other = row.content != row.number;
+        if found.known.is_empty() && !(row.complete && (found.as_it_was || !other)) {
+            // Nothing of the content is loaded that the name could stand for.
+            match other {
+                true => self.replaced.push(row.number),
+                false => *failed = Some(row.number),
+            }
+            return Ok(false);
+        }
+        // Another name may be complete while the content, which has grown, is not.
+        let goes_on = !row.complete || !row.whole && !found.as_it_was && self.append;
+        match self.by_begun.get(&row.content).copied() {
+            _ if !goes_on => self.decide_complete(conn, i, ends, row, &found, more)?,
+            _ if self.busy.contains(&row.content) && other => {
+                self.others.insert(row.content);
+            }
+            Some(taker) => self.copy_or_refuse(conn, i, ends, taker)?,
+            None => {
+                let begun = Some(row.content);
+                self.want(i, Wanted { begun, ..Wanted::new(&self.seen[i], ends) });
+            }
+        }
+        Ok(true)
+    }
+
+    /// Decides about a file by a row that may be about the same content. Returns false if it is not.
+    fn by_content(
+        &mut self,
+        conn: &mut Conn,
+        i: usize,
+        ends: &Ends,
+        row: &KnownSource,
+        found: Beside,
+        failed: Option<i64>,
+    ) -> Result<bool, Error> {
+        let (Ok(more), known) = (&found.after, &found.known) else { return Ok(false) };
+        let (seen, name) = (self.seen[i].clone(), self.sources[i].name());
+        if known.is_empty() || !row.complete && self.by_begun.contains_key(&row.content) {
+            return Ok(false);
+        }
+        if row.complete && self.outside(conn, i, ends, row, (known, *more))?.is_some() {
+            return Ok(false);
+        }
+        self.fingerprint.check(&row.options, &name)?;
+        if row.complete {
+            let note = format!("{name} has the same bytes as {}, which is loaded", row.name);
+            self.notes.add(About::Loaded, note);
+            let was = found.earlier.then_some(row.number);
+            self.aliases.push(Alias { seen, ends: ends.clone(), same_as: row.content, was });
+        } else {
+            self.notes.add(About::Continued, format!("{name} continues {}", row.name));
+            let begun = Some(row.content);
+            self.want(i, Wanted { begun, ..Wanted::new(&seen, ends) });
+        }
+        self.replaced.extend(failed);
+        Ok(true)
     }
 
     /// Decides about a file of which a part is loaded, and which `other` continues under another
@@ -152,16 +190,17 @@ impl Found<'_> {
     }
 
     /// Decides about a file of the name and the bytes of a complete source. `more` bytes follow the
-    /// known ranges. `was`: the content has grown since the row was recorded, and the file has not.
+    /// known ranges.
     fn decide_complete(
         &mut self,
         conn: &mut Conn,
         i: usize,
         ends: &Ends,
         row: &KnownSource,
-        (known, more): (&[KnownPiece], u64),
-        was: bool,
+        found: &Beside,
+        more: u64,
     ) -> Result<(), Error> {
+        let (known, was) = (&found.known, found.earlier);
         let (seen, name) = (self.seen[i].clone(), self.sources[i].name());
         let end = known.last().map_or(0, |p| p.bytes.end);
         match self.outside(conn, i, ends, row, (known, more))? {
@@ -177,7 +216,7 @@ impl Found<'_> {
             }
             Some(_) => {
                 // Another name of the content may have grown, too.
-                if let Some(other) = self.taker(row.content) {
+                if let Some(other) = self.by_begun.get(&row.content).copied() {
                     let Some(same) = self.copy_of(conn, &seen, ends)? else {
                         let other = other_name(&self.sources[other].name());
                         return Err(grown(&name, end, more).with_hint(other));
@@ -197,7 +236,8 @@ impl Found<'_> {
     /// Returns where the first record of a file begins that is in none of the ranges of a complete
     /// source, whose bytes it has. Their hashes do not cover what was not a record when the source
     /// was loaded: comments, a footer. That may have changed while name and size stayed the same. If
-    /// the file has another size and more bytes, these count as records.
+    /// the file has another size and more bytes, these count as records. The size and the ends of a
+    /// row say nothing if the file was only begun under that name.
     fn outside(
         &self,
         conn: &mut Conn,
@@ -209,14 +249,14 @@ impl Found<'_> {
         let first = known.first().map_or(0, |p| p.bytes.start);
         let end = known.last().map_or(0, |p| p.bytes.end);
         let same_size = row.size == self.seen[i].size;
-        if more > 0 && !same_size {
+        if more > 0 && !same_size && row.compared {
             return Ok(Some(end));
         }
         let gaps = known.windows(2).any(|two| two[0].bytes.end < two[1].bytes.start);
         let same_start = first == 0 || (row.head == ends.head && first <= END);
         let same_end = more == 0 || row.tail == ends.tail;
         let whole = same_size && row.size <= END && row.head == ends.head;
-        if whole || (same_start && same_end && !gaps) {
+        if row.compared && (whole || (same_start && same_end && !gaps)) {
             return Ok(None);
         }
         // PGCOPY has nothing but a header and a trailer around its tuples.
@@ -281,6 +321,7 @@ impl Found<'_> {
         // The content may have grown since the row of another name was added. The file is still what
         // it was then.
         let as_it_was = row.complete
+            && row.compared
             && row.content != row.number
             && row.size == seen.size
             && (&row.head, &row.tail) == (&ends.head, &ends.tail);
@@ -288,7 +329,7 @@ impl Found<'_> {
             compare(source.as_ref(), &known)
         })? {
             Compared::Same(more) => {
-                return Ok(Some(Beside { known, after: Ok(more), earlier: false }));
+                return Ok(Some(Beside { known, after: Ok(more), as_it_was, earlier: false }));
             }
             Compared::Ended { pieces, more } => (pieces, more, known[pieces].bytes.clone(), true),
             Compared::Differs { pieces, bytes } => {
@@ -300,10 +341,10 @@ impl Found<'_> {
         // before that range.
         let earlier = as_it_was && (ended || self.is_all(conn, i, &known[..pieces])?);
         if !earlier {
-            return Ok(Some(Beside { known, after: Err(bytes), earlier }));
+            return Ok(Some(Beside { known, after: Err(bytes), as_it_was, earlier }));
         }
         known.truncate(pieces);
-        Ok(Some(Beside { known, after: Ok(more), earlier }))
+        Ok(Some(Beside { known, after: Ok(more), as_it_was, earlier }))
     }
 
     /// Adds a source that no load has begun. If another source of this load has the same bytes,
@@ -343,11 +384,5 @@ impl Found<'_> {
         let (input, source) = (&self.input, &self.sources[i]);
         let outside = || Ok(matches!(outside(input, source, known), Ok(None)));
         Ok(input.dialect().is_some() && read_long(conn, self.lease, outside)?)
-    }
-
-    /// Returns the source of this load that continues this row of `sources`.
-    fn taker(&self, number: i64) -> Option<usize> {
-        let taker = self.wanted.iter().find(|(_, wanted)| wanted.begun == Some(number));
-        taker.map(|(i, _)| *i)
     }
 }

@@ -166,20 +166,18 @@ pub fn forget_load(
          WHERE number = $1::bigint",
         &[Some(&load)],
     )?;
-    // The row of a source stays if other loads have loaded pieces of it. Rows for its other names
-    // are deleted if they were compared and rely on the forgotten pieces. They do not if that was
-    // before these: all that the name has was loaded.
+    // The row of a source stays if other loads have loaded pieces of it, and so do its other names:
+    // a file of such a name must not be taken for a new one. Those that rely on the forgotten pieces
+    // are not complete any more. The others were complete before these: all that they have is loaded.
     let rows = conn.query(
         "WITH gone AS (DELETE FROM pgsluice_loads.pieces p USING pgsluice_loads.commits c \
            WHERE c.number = p.commit AND c.load = $1::bigint RETURNING p.source, c.at), \
          begun AS (SELECT source AS number FROM gone UNION \
            SELECT number FROM pgsluice_loads.sources WHERE load = $1::bigint AND same_as IS NULL), \
-         others AS (DELETE FROM pgsluice_loads.sources o \
-           WHERE same_as IN (SELECT number FROM begun) AND completed IS NOT NULL \
-             AND (load >= $1::bigint OR EXISTS \
-             (SELECT FROM gone g WHERE g.source = o.same_as AND g.at <= o.completed))), \
-         again AS (UPDATE pgsluice_loads.sources SET state = 'loading' \
-           WHERE same_as IN (SELECT number FROM begun) AND completed IS NULL AND load >= $1::bigint), \
+         names AS (UPDATE pgsluice_loads.sources o SET state = 'loading' \
+           WHERE same_as IN (SELECT source FROM gone) AND (completed IS NULL \
+             OR load >= $1::bigint OR EXISTS \
+               (SELECT FROM gone g WHERE g.source = o.same_as AND g.at <= o.completed))), \
          parts AS (DELETE FROM pgsluice_loads.parts \
            WHERE source IN (SELECT number FROM begun)) \
          UPDATE pgsluice_loads.sources s SET state = 'loading', completed = NULL \

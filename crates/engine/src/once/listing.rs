@@ -1,7 +1,7 @@
 //! Lists recorded loads and their files for users, and compares the files with what is recorded.
 
 use super::identity::Seen;
-use super::lookup::{number, pieces};
+use super::lookup::{number, pieces, pieces_until};
 use super::tables;
 use crate::error::Error;
 use crate::input::{compare, Compared, KnownPiece};
@@ -146,13 +146,14 @@ pub fn files(url: &str, load: i64) -> Result<Vec<SourceRow>, Error> {
 /// Returns for each file of a load, unless it was only begun under that name: the row of `sources` that has its pieces, its name, state and
 /// size, the number, bytes and records of its pieces, whichever load has loaded them, the hash of
 /// its last bytes; if it is not complete, the first record that is in no piece, with the line
-/// and the byte after the piece before it; and whether it is another name of a content.
+/// and the byte after the piece before it; whether it is another name of a content; and its last
+/// load.
 fn of_load(conn: &mut Conn, load: i64) -> Result<Rows, Error> {
     conn.query(
         "SELECT coalesce(s.same_as, s.number), s.name, s.state, s.size, count(p.source), \
              sum(p.end_byte - p.start_byte), sum(p.records), \
              '\\x' || pg_catalog.encode(s.tail, 'hex'), \
-             CASE WHEN s.state = 'loading' THEN coalesce(run.record, 1) END, run.line, run.byte, s.same_as IS NOT NULL \
+             CASE WHEN s.state = 'loading' THEN coalesce(run.record, 1) END, run.line, run.byte, s.same_as IS NOT NULL, s.load \
            FROM pgsluice_loads.sources s LEFT JOIN pgsluice_loads.pieces p \
              ON p.source = coalesce(s.same_as, s.number) \
            LEFT JOIN LATERAL (SELECT e.first_record + e.records AS record, \
@@ -182,12 +183,16 @@ pub fn verify(url: &str, load: i64) -> Result<Vec<Verified>, Error> {
     let Some(mut conn) = open(url)? else { return Ok(Vec::new()) };
     let mut all = Vec::new();
     for row in of_load(&mut conn, load)? {
-        let known = pieces(&mut conn, number(&row[0]))?;
+        let other_name = row[11].as_deref() == Some("t");
+        // The content may have grown since another name was recorded.
+        let known = match other_name {
+            true => pieces_until(&mut conn, number(&row[0]), number(&row[12]))?,
+            false => pieces(&mut conn, number(&row[0]))?,
+        };
         let file = row[1].clone().unwrap_or_default();
         let complete = row[2].as_deref() == Some("complete");
         let stream = !file.starts_with('/');
-        let (end, other_name) =
-            (complete.then_some((&row[3], &row[7])), row[11].as_deref() == Some("t"));
+        let end = complete.then_some((&row[3], &row[7]));
         let found = match stream {
             true => Ok(None),
             false => difference(&file, &known, end, other_name),

@@ -28,6 +28,10 @@ pub(super) struct KnownSource {
     /// the hash of its header
     pub header: Option<String>,
     pub complete: bool,
+    /// a file of this name was all loaded, or had the same bytes as one that was
+    pub compared: bool,
+    /// the content is complete
+    pub whole: bool,
     /// the last load of the source
     pub load: i64,
     pub options: String,
@@ -128,7 +132,9 @@ pub(super) fn candidates(
     const COLUMNS: &str = "number, name, size, state, options, coalesce(same_as, number), \
          '\\x' || pg_catalog.encode(head, 'hex'), '\\x' || pg_catalog.encode(tail, 'hex'), \
          (SELECT '\\x' || pg_catalog.encode(h.hash, 'hex') FROM pgsluice_loads.headers h \
-           WHERE h.source = coalesce(sources.same_as, sources.number)), load \
+           WHERE h.source = coalesce(sources.same_as, sources.number)), load, \
+         completed IS NOT NULL, NOT EXISTS (SELECT FROM pgsluice_loads.sources c \
+           WHERE c.number = sources.same_as AND c.state <> 'complete') \
          FROM pgsluice_loads.sources WHERE target = $1::oid";
     let target = target.to_string();
     let row = |file: usize, by_name: bool, row: &[Option<String>]| KnownSource {
@@ -144,6 +150,8 @@ pub(super) fn candidates(
         tail: text(&row[7]),
         header: row[8].clone(),
         load: number(&row[9]),
+        compared: row[10].as_deref() == Some("t"),
+        whole: row[11].as_deref() == Some("t"),
     };
     let (mut by_name, mut by_content) = (HashMap::new(), HashMap::<_, Vec<_>>::new());
     for (file, seen, ends) in files {
@@ -187,10 +195,24 @@ pub(super) fn candidates(
 ///
 /// The connection is lost.
 pub(super) fn pieces(conn: &mut Conn, source: i64) -> Result<Vec<KnownPiece>, Error> {
+    pieces_until(conn, source, i64::MAX)
+}
+
+/// Reads the pieces of a source that were loaded by `load` or by earlier loads, in order.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(super) fn pieces_until(
+    conn: &mut Conn,
+    source: i64,
+    load: i64,
+) -> Result<Vec<KnownPiece>, Error> {
     let rows = conn.query(
-        "SELECT start_byte, end_byte, records, lines, pg_catalog.encode(hash, 'hex') \
-         FROM pgsluice_loads.pieces WHERE source = $1::bigint ORDER BY start_byte",
-        &[Some(&source.to_string())],
+        "SELECT p.start_byte, p.end_byte, p.records, p.lines, pg_catalog.encode(p.hash, 'hex') \
+         FROM pgsluice_loads.pieces p JOIN pgsluice_loads.commits c ON c.number = p.commit \
+         WHERE p.source = $1::bigint AND c.load <= $2::bigint ORDER BY p.start_byte",
+        &[Some(&source.to_string()), Some(&load.to_string())],
     )?;
     rows.iter().map(|row| known_piece(row)).collect()
 }

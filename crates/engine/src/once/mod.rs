@@ -176,6 +176,8 @@ struct Found<'s> {
     wanted: Vec<(usize, Wanted)>,
     /// the indexes of the sources to load, by size and ends
     by_ends: HashMap<(u64, Ends), Vec<usize>>,
+    /// the indexes of those that continue a row of `sources`, by that row
+    by_begun: HashMap<i64, usize>,
     /// rows of failed attempts whose names other rows take
     replaced: Vec<i64>,
     /// other names of complete contents
@@ -269,6 +271,7 @@ impl Found<'_> {
     fn want(&mut self, i: usize, wanted: Wanted) {
         let content = (wanted.seen.size, wanted.ends.clone());
         self.by_ends.entry(content).or_default().push(i);
+        self.by_begun.extend(wanted.begun.map(|row| (row, i)));
         self.wanted.push((i, wanted));
     }
 

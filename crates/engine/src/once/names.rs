@@ -106,16 +106,17 @@ fn keep_names(conn: &mut Conn, earlier: Option<&str>, target: &str) -> Result<()
     .map(drop)
 }
 
-/// Completes the names under which an earlier load had begun files that are complete now. What these
-/// names stand for was not compared with what was loaded since, so they have no time of completion.
+/// Completes other names of contents that are complete now. A name under which an earlier load had
+/// only begun the content gets no time of completion: its file was not compared with what was loaded
+/// since.
 ///
 /// # Errors
 ///
 /// The connection is lost.
 pub(super) fn complete_names(conn: &mut Conn, sources: &str) -> Result<(), Error> {
     conn.query(
-        "UPDATE pgsluice_loads.sources o SET state = 'complete', load = s.load, size = s.size, \
-           head = s.head, tail = s.tail \
+        "UPDATE pgsluice_loads.sources o SET state = 'complete', load = s.load, \
+           completed = CASE WHEN o.completed IS NOT NULL THEN pg_catalog.clock_timestamp() END \
          FROM pgsluice_loads.sources s WHERE o.same_as = s.number AND o.state = 'loading' \
            AND s.state = 'complete' AND s.number IN (SELECT n::bigint \
              FROM pg_catalog.jsonb_array_elements_text($1::jsonb) n)",
@@ -162,19 +163,22 @@ pub(super) fn add_names(
         return Ok(());
     }
     let row = |alias: &Alias| {
-        let Alias { seen, ends, same_as } = alias;
+        let Alias { seen, ends, same_as, was } = alias;
         json!({ "name": seen.name, "size": seen.size, "modified": seen.modified,
-            "head": ends.head, "tail": ends.tail, "same_as": same_as })
+            "head": ends.head, "tail": ends.tail, "same_as": same_as, "was": was })
     };
     let rows = Value::from_iter(aliases.iter().map(row)).to_string();
     conn.query(
         "INSERT INTO pgsluice_loads.sources (target, name, size, modified, head, tail, options, \
            state, load, same_as, completed) \
          SELECT $2::oid, f.name, f.size, f.modified, f.head, f.tail, $3::jsonb, 'complete', \
-           s.load, f.same_as, pg_catalog.clock_timestamp() \
+           w.load, f.same_as, CASE WHEN f.was IS NULL THEN pg_catalog.clock_timestamp() \
+             ELSE coalesce(w.completed, l.started) END \
          FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS f(name text, size bigint, \
-           modified bigint, head bytea, tail bytea, same_as bigint) \
+           modified bigint, head bytea, tail bytea, same_as bigint, was bigint) \
          JOIN pgsluice_loads.sources s ON s.number = f.same_as \
+         JOIN pgsluice_loads.sources w ON w.number = coalesce(f.was, f.same_as) \
+         JOIN pgsluice_loads.loads l ON l.number = w.load \
          WHERE s.state = 'complete' OR s.load = $4::bigint \
          ON CONFLICT (target, name) DO UPDATE SET (size, modified, head, tail, options, state, \
              load, same_as, completed) = (excluded.size, excluded.modified, excluded.head, \
@@ -215,23 +219,25 @@ pub(super) fn touch(conn: &mut Conn, files: &[Touched]) -> Result<(), Error> {
     }
     let row = |file: &Touched| {
         let Touched { row, seen, ends, was } = file;
-        json!({ "number": row, "size": seen.size, "modified": seen.modified,
+        json!({ "number": row, "name": seen.name, "size": seen.size, "modified": seen.modified,
             "head": ends.head, "tail": ends.tail, "was": was })
     };
     let rows = Value::from_iter(files.iter().map(row)).to_string();
     conn.query(
         "UPDATE pgsluice_loads.sources s SET size = f.size, modified = f.modified, \
            head = f.head, tail = f.tail, \
-           load = CASE WHEN f.was THEN s.load ELSE c.load END, \
+           load = CASE WHEN f.was THEN s.load ELSE coalesce((SELECT pg_catalog.max(k.load) \
+             FROM pgsluice_loads.pieces p JOIN pgsluice_loads.commits k ON k.number = p.commit \
+             WHERE p.source = c.number), s.load) END, \
            completed = CASE WHEN s.same_as IS NULL THEN s.completed \
              WHEN f.was THEN coalesce(s.completed, l.started) \
              ELSE pg_catalog.clock_timestamp() END \
-         FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS f(number bigint, size bigint, \
-             modified bigint, head bytea, tail bytea, was boolean) \
+         FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS f(number bigint, name text, \
+             size bigint, modified bigint, head bytea, tail bytea, was boolean) \
            JOIN pgsluice_loads.sources o ON o.number = f.number \
            JOIN pgsluice_loads.sources c ON c.number = coalesce(o.same_as, o.number) \
            JOIN pgsluice_loads.loads l ON l.number = o.load \
-         WHERE s.number = f.number",
+         WHERE s.number = f.number AND s.name = f.name",
         &[Some(&rows)],
     )
     .map(drop)

@@ -68,6 +68,9 @@ pub(super) struct Alias {
     pub seen: Seen,
     pub ends: Ends,
     pub same_as: i64,
+    /// the row of `sources` that it was compared with, if the content has grown since and the file
+    /// has not
+    pub was: Option<i64>,
 }
 
 /// A complete file whose size or time has changed, but not its content.
@@ -117,15 +120,19 @@ pub(super) fn new_load(conn: &mut Conn, target: &Target) -> Result<i64, Error> {
     Ok(number(&rows[0][0]))
 }
 
-/// How many records of these files incomplete loads have read. A file that has grown also has records
-/// of complete loads, whose rejects do not count any more.
-fn read_by_incomplete(conn: &mut Conn, begun: &Value) -> Result<Amount, Error> {
+/// How many records of these files were read since they were last complete. A file that has grown also
+/// has records of earlier loads, whose rejects do not count any more.
+fn read_since_complete(conn: &mut Conn, begun: &Value) -> Result<Amount, Error> {
     let rows = conn.query(
-        "SELECT sum(p.records), sum(p.lines) FROM pgsluice_loads.pieces p \
+        "SELECT sum(p.records), sum(p.lines) FROM pgsluice_loads.sources s \
+           JOIN pgsluice_loads.pieces p ON p.source = s.number \
            JOIN pgsluice_loads.commits c ON c.number = p.commit \
-           JOIN pgsluice_loads.loads l ON l.number = c.load \
-         WHERE l.state <> 'complete' AND p.source IN (SELECT n::bigint \
-           FROM pg_catalog.jsonb_array_elements_text($1::jsonb) n)",
+         WHERE s.state = 'loading' AND s.number IN (SELECT n::bigint \
+             FROM pg_catalog.jsonb_array_elements_text($1::jsonb) n) \
+           AND c.load > coalesce((SELECT pg_catalog.max(l.number) FROM pgsluice_loads.pieces e \
+             JOIN pgsluice_loads.commits k ON k.number = e.commit \
+             JOIN pgsluice_loads.loads l ON l.number = k.load \
+             WHERE e.source = s.number AND l.state = 'complete'), 0)",
         &[Some(&begun.to_string())],
     )?;
     Ok(Amount { records: number(&rows[0][0]), lines: number(&rows[0][1]) })
@@ -187,7 +194,7 @@ impl Recording {
         let mut recording = Recording::new(load, target, files, fingerprint, options);
         let begun = recording.stop_earlier(&mut conn)?;
         let rejected = recording.take_rejects(&mut conn, &begun)?;
-        let read = read_by_incomplete(&mut conn, &begun)?;
+        let read = read_since_complete(&mut conn, &begun)?;
         recording.earlier = Earlier { rejected, read };
         recording.sources = recording.put_sources(&mut conn)?;
         conn.exec("COMMIT")?;
@@ -245,11 +252,18 @@ impl Recording {
         self
     }
 
-    /// Stops earlier loads of these files. Waits for those of their transactions that are about to
+    /// Locks the rows of these files, and stops earlier loads of them. Waits for those of their transactions that are about to
     /// commit; the others cannot commit any more. Drops all parts of these files. Returns the
     /// numbers of the files that the earlier loads have begun.
     pub(super) fn stop_earlier(&self, conn: &mut Conn) -> Result<Value, Error> {
         let begun = Value::from_iter(self.files.iter().filter_map(|file| file.begun));
+        // Two loads may have found the same file by different names. The second one must see what
+        // the first one has registered.
+        conn.query(
+            "SELECT FROM pgsluice_loads.sources WHERE number IN (SELECT n::bigint \
+               FROM pg_catalog.jsonb_array_elements_text($1::jsonb) n) ORDER BY number FOR UPDATE",
+            &[Some(&begun.to_string())],
+        )?;
         conn.query(
             "UPDATE pgsluice_loads.loads SET state = 'stopped', ended = pg_catalog.clock_timestamp(), \
                error = 'continued by load ' || $2::text \
@@ -283,8 +297,10 @@ impl Recording {
 
     /// Adds names of files that have the same bytes as a file of the load.
     pub(super) fn with_aliases(mut self, aliases: Vec<(Seen, Ends, usize)>) -> Recording {
-        let alias =
-            |(seen, ends, of): (Seen, Ends, usize)| Alias { seen, ends, same_as: self.sources[of] };
+        let alias = |(seen, ends, of): (Seen, Ends, usize)| {
+            let same_as = self.sources[of];
+            Alias { seen, ends, same_as, was: None }
+        };
         self.aliases = aliases.into_iter().map(alias).collect();
         self
     }

@@ -1,7 +1,7 @@
 //! The landing table of the method `staged`, and the statement that moves its rows on.
 
 use super::Plan;
-use crate::facts::TableFacts;
+use crate::facts::{ColumnFacts, TableFacts};
 use crate::options::TargetOptions;
 use crate::quote::quote_ident;
 
@@ -69,13 +69,13 @@ pub(super) fn landing(
     let cast = |c: &String| cast(c, &of_landing(c), table, options);
     let casts: Vec<String> = plan.columns.iter().map(cast).collect();
     // A condition is about the values that the columns will have.
-    let value = |(cast, column): (&String, &String)| match exact_type(column, table) {
-        Some(exact) if plan.filter.is_some() => format!("({cast})::{exact}"),
+    let value = |(cast, column): (&String, &String)| match column_of(column, table) {
+        Some(facts) if plan.filter.is_some() => exact(cast, facts),
         _ => cast.clone(),
     };
     let values = casts.iter().zip(&plan.columns).map(value);
-    let named: Vec<String> =
-        values.zip(&quoted).map(|(value, name)| format!("{value} AS {name}")).collect();
+    let named = values.zip(&quoted).map(|(value, name)| format!("{value} AS {name}"));
+    let named: Vec<String> = named.chain(defaults(plan, table)).collect();
     let filter = plan.filter.as_ref().map_or(String::new(), |f| format!(" WHERE {f}"));
     let head = format!(
         "INSERT INTO {} ({list}) OVERRIDING SYSTEM VALUE SELECT {list} FROM (SELECT {} FROM {name} \
@@ -90,14 +90,62 @@ pub(super) fn landing(
     Landing { table: name, relation, create, number, insert: [head, tail], casts, has_expressions }
 }
 
-/// The type of a column with its modifier, if a cast to it rounds a value as its input function does,
-/// and truncates nothing.
-fn exact_type<'t>(column: &str, table: &'t TableFacts) -> Option<&'t str> {
-    /// numeric, time, timetz, timestamp, timestamptz, interval
-    const ROUNDED: [u32; 6] = [1700, 1083, 1266, 1114, 1184, 1186];
-    let facts = table.columns.iter().find(|f| f.name == column)?;
-    let (oid, modifier) = facts.type_id;
-    (modifier >= 0 && ROUNDED.contains(&oid)).then_some(facts.type_name.as_str())
+fn column_of<'t>(name: &str, table: &'t TableFacts) -> Option<&'t ColumnFacts> {
+    table.columns.iter().find(|facts| facts.name == name)
+}
+
+/// The SQL for the value that a column will have, from `cast`, which has its base type. COPY applies
+/// the modifier of a type, and checks a domain, before it evaluates a condition.
+fn exact(cast: &str, column: &ColumnFacts) -> String {
+    /// numeric, time, timetz, timestamp, timestamptz, interval, and arrays of these: a cast rounds as
+    /// their input functions do
+    const ROUNDED: [u32; 12] =
+        [1700, 1083, 1266, 1114, 1184, 1186, 1231, 1183, 1270, 1115, 1185, 1187];
+    let (oid, modifier) = column.base;
+    // A cast of these types cuts a value off that is too long. Their input functions fail.
+    let input =
+        |function: &str| format!("pg_catalog.{function}(({cast})::text::cstring, 0, {modifier})");
+    // array_in returns `anyarray`, which can be converted to the type only by way of text.
+    let array = |element: u32| {
+        format!(
+            "pg_catalog.array_in(({cast})::text::cstring, {element}, {modifier})::text::{}",
+            column.plain_type
+        )
+    };
+    let value = match oid {
+        _ if modifier < 0 => cast.to_owned(),
+        1042 => input("bpcharin"),
+        1043 => input("varcharin"),
+        1560 => input("bit_in"),
+        1562 => input("varbit_in"),
+        1014 => array(1042),
+        1015 => array(1043),
+        1561 => array(1560),
+        1563 => array(1562),
+        _ if ROUNDED.contains(&oid) => format!("({cast})::{}", column.base_name),
+        _ => cast.to_owned(),
+    };
+    match column.type_id.0 == oid {
+        true => value,
+        false => format!("({value})::{}", column.type_name),
+    }
+}
+
+/// The defaults of columns that are not in the file, if the condition may name them. A default that
+/// differs from row to row has no value before the row is inserted.
+fn defaults<'a>(plan: &'a Plan, table: &'a TableFacts) -> impl Iterator<Item = String> + 'a {
+    let filter = plan.filter.as_deref().unwrap_or_default().to_lowercase();
+    let left_out = table.columns.iter().filter(move |column| {
+        let steady = |default: &String| !column.volatile_default && !default.contains("nextval(");
+        filter.contains(&column.name.to_lowercase())
+            && !plan.columns.contains(&column.name)
+            && !(column.generated || column.identity)
+            && column.default.iter().all(steady)
+    });
+    left_out.map(|column| {
+        let default = column.default.as_deref().unwrap_or("NULL");
+        format!("({default})::{} AS {}", column.type_name, quote_ident(&column.name))
+    })
 }
 
 /// The expression that converts a text to the column's value.
@@ -107,7 +155,7 @@ pub(crate) fn cast(
     table: &TableFacts,
     options: &TargetOptions,
 ) -> String {
-    let facts = table.columns.iter().find(|f| f.name == column);
+    let facts = column_of(column, table);
     let text = match options.fields.expression_of(column) {
         Some(expression) => expression.of(text),
         None => text.to_owned(),

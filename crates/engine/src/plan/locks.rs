@@ -16,6 +16,9 @@ const SLOW_RATE: u64 = 20 << 20;
 /// 55 s.)
 const ENTRIES: f64 = 250_000.0;
 
+/// Who waits for a lock against readers.
+const ALL: &str = "all other sessions, readers too,";
+
 /// Bytes of a row besides its values: header, line pointer, padding.
 const ROW_OVERHEAD: f64 = 32.0;
 
@@ -126,7 +129,7 @@ pub fn locks(plan: &Plan, options: &Options, decision: &Policy, size: Size) -> V
         relation: relation.to_owned(),
         from: "before the first row",
         until: "the commit",
-        waits: "all other sessions, readers too,",
+        waits: ALL,
         seconds,
         build_seconds,
         builds,
@@ -146,30 +149,30 @@ pub fn locks(plan: &Plan, options: &Options, decision: &Policy, size: Size) -> V
         let referenced = choice.object.rsplit_once(" to ").map_or("", |(_, table)| table);
         locks.push(exclusive(referenced));
     }
+    let moment = |mode, from, until, waits| Lock {
+        mode,
+        relation: plan.table.clone(),
+        from,
+        until,
+        waits,
+        seconds: None,
+        build_seconds: None,
+        builds: false,
+    };
+    let first = "before the first row";
+    if plan.method == Method::Insert && options.target.truncate {
+        locks.push(moment("ACCESS EXCLUSIVE", first, "the TRUNCATE is committed", ALL));
+    }
     if !within && builds {
-        locks.push(Lock {
-            mode: "SHARE",
-            relation: plan.table.clone(),
-            from: "the last row",
-            until: "the indexes are built",
-            waits: "all writers",
-            seconds: None,
-            build_seconds,
-            builds,
-        });
+        locks.push(moment("ACCESS EXCLUSIVE", first, "the indexes are dropped", ALL));
+        let build = moment("SHARE", "the last row", "the indexes are built", "all writers");
+        locks.push(Lock { build_seconds, builds, ..build });
     }
     let triggers = decision.down().any(|c| c.kind == "trigger");
     if triggers && options.target.method == Method::Lanes {
-        locks.push(Lock {
-            mode: "SHARE ROW EXCLUSIVE",
-            relation: plan.table.clone(),
-            from: "before the first row",
-            until: "the triggers are disabled",
-            waits: "all writers",
-            seconds: None,
-            build_seconds: None,
-            builds: false,
-        });
+        let mode = "SHARE ROW EXCLUSIVE";
+        locks.push(moment(mode, first, "the triggers are disabled", "all writers"));
+        locks.push(moment(mode, "the last row", "the triggers are enabled", "all writers"));
     }
     locks
 }

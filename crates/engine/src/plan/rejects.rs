@@ -13,7 +13,7 @@ pub(super) fn rejected_records(plan: &mut Plan, table: &TableFacts, options: &Op
         _ => "each chunk is a COPY within a savepoint",
     };
     plan.notes.push(text!(
-        "refused records go to {} (limit {}); {}",
+        "rejected records go to {} (limit {}); {}",
         rejects.file.display(),
         rejects.limit,
         unit

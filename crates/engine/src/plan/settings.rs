@@ -29,8 +29,14 @@ pub(super) fn session_settings(
     server: &ServerFacts,
     method: Method,
 ) -> Vec<(String, String)> {
-    settings(options, server.major()).into_iter().chain(one_by_one(method)).collect()
+    let all = settings(options, server.major()).into_iter().chain(one_by_one(method));
+    // It also builds indexes that are recreated.
+    let builds = server.extension.as_ref().map(|_| (INDEX_BUILD.to_string(), "on".to_string()));
+    all.chain(builds).collect()
 }
+
+/// The setting of the server's extension for index builds.
+pub(crate) const INDEX_BUILD: &str = "pgsluice.index_build";
 
 /// The setting for the method that commits each row.
 fn one_by_one(method: Method) -> Option<(String, String)> {

@@ -26,8 +26,15 @@ pub(super) fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> R
         ))
         .with_hint("`truncate` empties it in the same transaction"));
     }
+    if alters && table.published {
+        return Err(Error::new(format!(
+            "{method} sends no rows to subscribers, and a publication has {}",
+            table.sql
+        ))
+        .with_hint("another method, such as copy-text, writes them to the WAL"));
+    }
     // Tables that inherit from this one are not loaded, so they are not emptied either.
-    let only = if table.kind == 'r' { "ONLY " } else { "" };
+    let only = if table.kind == 'p' { "" } else { "ONLY " };
     if options.target.truncate && method == Method::Lanes {
         refuse_delete(table)?;
         plan.before.push(format!("DELETE FROM {only}{}", plan.table));

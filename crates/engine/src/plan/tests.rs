@@ -23,6 +23,8 @@ impl Case {
             type_name: "any".into(),
             type_id: (0, -1),
             plain_type: "any".into(),
+            base: (0, -1),
+            base_name: "any".into(),
             reader: None,
             ty: ty.clone(),
             not_null: false,

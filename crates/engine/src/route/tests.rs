@@ -11,6 +11,8 @@ fn column(name: &str, ty: Type) -> ColumnFacts {
         type_name: "any".into(),
         type_id: (0, -1),
         plain_type: "any".into(),
+        base: (0, -1),
+        base_name: "any".into(),
         reader: None,
         ty,
         not_null: false,

@@ -154,8 +154,12 @@ const FACTS: &str = "SELECT (SELECT count(*) FROM pg_catalog.pg_constraint \
        FROM pg_catalog.pg_partition_tree($1::oid::regclass)) \
      + CASE WHEN c.relkind = 'r' AND NOT c.relispartition \
        THEN pg_catalog.pg_relation_size($1::oid) ELSE 0 END, \
-     EXISTS (SELECT 1 FROM pg_catalog.pg_constraint \
-       WHERE conrelid = $1::oid AND contype = 'f' AND confrelid = $1::oid), \
+     EXISTS (SELECT 1 FROM pg_catalog.pg_constraint WHERE contype = 'f' \
+       AND (conrelid = $1::oid OR conrelid IN \
+         (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass))) \
+       AND (confrelid = $1::oid OR confrelid IN \
+         (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass) \
+          UNION ALL SELECT pg_catalog.pg_partition_ancestors($1::oid::regclass)))), \
      EXISTS (SELECT 1 FROM pg_catalog.pg_index \
        WHERE (indisunique OR indisexclusion) AND (indrelid = $1::oid OR indrelid IN \
          (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass)))), \
@@ -166,7 +170,14 @@ const FACTS: &str = "SELECT (SELECT count(*) FROM pg_catalog.pg_constraint \
        WHERE contype = 'f' AND confdeltype IN ('c', 'n', 'd') AND (confrelid = $1::oid \
          OR confrelid IN (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass))) \
        AND conrelid <> $1::oid AND conrelid NOT IN \
-         (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass))) \
+         (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass))), \
+     EXISTS (SELECT 1 FROM pg_catalog.pg_publication p WHERE p.pubinsert AND (p.puballtables \
+       OR EXISTS (SELECT 1 FROM pg_catalog.pg_class k WHERE (k.oid = $1::oid OR k.oid IN \
+           (SELECT pg_catalog.pg_partition_ancestors($1::oid::regclass))) \
+         AND (EXISTS (SELECT 1 FROM pg_catalog.pg_publication_rel r \
+             WHERE r.prpubid = p.oid AND r.prrelid = k.oid) \
+           OR EXISTS (SELECT 1 FROM pg_catalog.pg_publication_namespace n \
+             WHERE n.pnpubid = p.oid AND n.pnnspid = k.relnamespace))))) \
      FROM pg_catalog.pg_class c WHERE c.oid = $1::oid";
 
 /// Reads everything about the table that [`find`] has found. The caller has locked it, so that the
@@ -193,6 +204,7 @@ pub fn describe(
     table.foreign_keys = text(0).parse().unwrap_or(0);
     table.referenced = text(1) == "t";
     table.cascades = text(10) == "t";
+    table.published = text(11) == "t";
     table.partitions = if table.kind == 'p' { text(2).parse().unwrap_or(0) } else { 0 };
     table.bytes = text(3).parse().unwrap_or(0);
     table.row_security = text(8) == "t";
@@ -217,7 +229,8 @@ fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<Colum
         "SELECT a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.atttypid, \
          a.atttypmod, a.attnotnull, coalesce(pg_get_expr(d.adbin, d.adrelid), t.typdefault), \
          a.attgenerated <> '', \
-         a.attidentity <> '', format_type(plain.oid, -1), plain.oid, plain.typmod \
+         a.attidentity <> '', format_type(plain.oid, -1), plain.oid, plain.typmod, \
+         format_type(plain.oid, plain.typmod) \
          FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_attrdef d \
            ON d.adrelid = a.attrelid AND d.adnum = a.attnum \
          JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
@@ -244,6 +257,8 @@ fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<Colum
             type_name: text(2),
             type_id,
             plain_type: text(9),
+            base: (text(10).parse().unwrap_or(0), text(11).parse().unwrap_or(-1)),
+            base_name: text(12),
             reader: reader(&text(10), &text(11)),
             ty: resolved.ty,
             not_null: text(5) == "t" || resolved.not_null,

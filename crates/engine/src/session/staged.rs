@@ -3,7 +3,7 @@
 use super::conn::Conn;
 use super::lane::Form;
 use super::statement;
-use crate::blame::{is_of_a_literal, is_of_a_policy, may_be_of_a_record};
+use crate::blame::{is_of_a_literal, is_of_a_policy, may_be_of_a_record, of_condition};
 use crate::error::{shown, Error, Place};
 use crate::facts::TableFacts;
 use crate::options::TargetOptions;
@@ -23,10 +23,14 @@ pub fn read_expressions(
     options: &TargetOptions,
 ) -> Result<(), Error> {
     for expression in &options.fields.expressions {
-        let cast = cast(&expression.column, "$1::text", table, options);
+        let cast = cast(&expression.column, "pgsluice_landing.field", table, options);
         // In a condition, the server rejects aggregates and set-returning functions. These would
-        // change the number of rows.
-        conn.read(&format!("SELECT WHERE ({cast}) IS NULL")).map_err(|e| {
+        // change the number of rows. An aggregate in a subquery whose argument is the field belongs
+        // to the outer query.
+        let read = format!(
+            "SELECT FROM (SELECT ''::text AS field) AS pgsluice_landing WHERE ({cast}) IS NULL"
+        );
+        conn.read(&read).map_err(|e| {
             let says = e.server().cloned().unwrap_or_default();
             let (column, sql) = (&expression.column, &expression.sql);
             Error::new(text!("`expr` {}: {}", column, e.message().clone()))
@@ -35,6 +39,17 @@ pub fn read_expressions(
         })?;
     }
     Ok(())
+}
+
+/// Makes the server parse the condition before the first row. The landing table must exist.
+///
+/// # Errors
+///
+/// The server cannot parse it, or the connection is lost.
+pub fn read_condition(conn: &mut Conn, plan: &Plan) -> Result<(), Error> {
+    let (Some(landing), Some(condition)) = (&plan.landing, &plan.filter) else { return Ok(()) };
+    let [head, tail] = &landing.insert;
+    conn.read(&format!("{head}1 AND 1{tail}")).map_err(|e| of_condition(e, Some(condition)))
 }
 
 /// Inserts the records `from` to `to` (counted from 1) into the table. Returns the number of rows.

@@ -12,6 +12,7 @@ use crate::ledger;
 use crate::once::parts::mark_session;
 use crate::options::{Create, FileFormat, Indexes, Method, Options, TargetOptions};
 use crate::plan::locks::locked_first;
+use crate::plan::INDEX_BUILD;
 use crate::text::text;
 use std::thread;
 use std::time::Duration;
@@ -86,8 +87,13 @@ pub(crate) fn search_path(conn: &mut Conn, path: &str) -> Result<String, Error> 
 ///
 /// # Errors
 ///
-/// The connection is lost.
+/// Transactions are read-only by default, or the connection is lost.
 pub fn leave(conn: &mut Conn) -> Result<(), Error> {
+    let read_only = conn.exec("SHOW default_transaction_read_only")?;
+    if read_only[0][0].as_deref() == Some("on") {
+        return Err(Error::new("`method` insert needs a transaction for each row, and transactions of this role or database are read-only by default")
+            .with_hint("use another method: its one transaction is declared READ WRITE"));
+    }
     conn.exec("COMMIT")?;
     // Poolers must keep the encoding for each of their clients.
     conn.exec("SET client_encoding = 'UTF8'")?;
@@ -111,7 +117,8 @@ pub const SYNCHRONOUS: &str = "SELECT pg_catalog.set_config('synchronous_commit'
 ///
 /// The connection is lost.
 pub fn await_disk(conn: &mut Conn) -> Result<(), Error> {
-    conn.exec("SELECT pg_catalog.pg_logical_emit_message(true, 'pgsluice', '')")?;
+    let message = "SELECT pg_catalog.pg_logical_emit_message(true, 'pgsluice', '')";
+    conn.exec(&format!("{BEGIN}; {SYNCHRONOUS}; {message}; COMMIT"))?;
     Ok(())
 }
 
@@ -137,8 +144,7 @@ pub fn inspect(
         catalog::try_extension(conn, &mut server)?;
     }
     if server.extension.is_some() {
-        // It also builds indexes that are recreated.
-        set(conn, "pgsluice.index_build", "on")?;
+        set(conn, INDEX_BUILD, "on")?;
     }
     check_encoding(conn, options)?;
     let mut found = catalog::find(conn, &target.table)?;

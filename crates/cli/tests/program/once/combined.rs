@@ -148,6 +148,8 @@ fn names_stay_while_a_part_of_the_file_is_loaded() {
     let (a, b) = (world.file("a.csv", &bytes), world.file("b.csv", &bytes));
     let first = begun(&mut world, &a);
     assert_eq!(loaded(&world, &[&b]), 200_000 - first);
+    // The names are compared, and are complete.
+    assert_eq!(loaded(&world, &[&a, &b]), 0);
     world.sql(&format!("DELETE FROM t WHERE a >= {first}"));
     assert_eq!(world.run(&["loads", "forget", "2"]).status.code(), Some(0));
     fs::write(&a, [&b"0,other\n"[..], &bytes].concat()).unwrap();
@@ -159,6 +161,77 @@ fn names_stay_while_a_part_of_the_file_is_loaded() {
     let said = String::from_utf8_lossy(&[forget.stdout, forget.stderr].concat()).into_owned();
     assert!(said.contains("a.csv") && said.contains("b.csv"), "{said}");
     assert_eq!(world.sql("SELECT count(*) FROM pgsluice_loads.sources"), "0");
+}
+
+/// If a load that has committed nothing is forgotten, no name is.
+#[test]
+fn names_stay_if_a_load_without_rows_is_forgotten() {
+    let mut world = world();
+    let bytes = lines(0, 60_000);
+    let (a, b) = (world.file("a.csv", &bytes), world.file("b.csv", &bytes));
+    assert_eq!(loaded(&world, &[&a, &b]), 60_000);
+    let grown = [&bytes[..], &lines(60_000, 9)].concat();
+    fs::write(&a, [&grown[..], b"x,y\n"].concat()).unwrap();
+    load(&world, &[&a, "--on-change", "append"]).unwrap_err();
+    fs::write(&b, &bytes).unwrap();
+    assert_eq!(loaded(&world, &[&b]), 0);
+    assert_eq!(world.run(&["loads", "forget", "2"]).status.code(), Some(0));
+    assert_eq!(loaded(&world, &[&b]), 0);
+    fs::write(&a, &grown).unwrap();
+    assert_eq!(loaded(&world, &[&a, "--on-change", "append"]), 9);
+    assert_eq!(counts(&mut world), thrice(60_009));
+}
+
+/// A range in the middle of a file is forgotten. The file is loaded again under any of its names, and
+/// together with them; a name that is what the file was before is complete.
+#[test]
+fn a_gap_is_loaded_under_any_name() {
+    for again in [&["a"][..], &["b"], &["a", "b"], &["b", "a"]] {
+        let mut world = world();
+        let bytes = lines(0, 60_000);
+        let (a, b) = (world.file("a", &bytes), world.file("b", &bytes));
+        let c = world.file("c", &bytes);
+        assert_eq!(loaded(&world, &[&a, &b, &c]), 60_000);
+        for (records, added) in [(60_009, 9), (60_014, 5)] {
+            fs::write(&a, lines(0, records)).unwrap();
+            assert_eq!(loaded(&world, &[&a, "--on-change", "append"]), added);
+        }
+        world.sql("DELETE FROM t WHERE a BETWEEN 60000 AND 60008");
+        assert_eq!(world.run(&["loads", "forget", "2"]).status.code(), Some(0));
+        fs::write(&b, lines(0, 60_014)).unwrap();
+        fs::write(&c, &bytes).unwrap();
+        let names: Vec<String> = again.iter().map(|name| world.path(name)).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let append = [&names[..], &["--on-change", "append"]].concat();
+        assert_eq!(loaded(&world, &append), 9, "{again:?}");
+        assert_eq!(loaded(&world, &[&c, &a, &b, "--on-change", "append"]), 0, "{again:?}");
+        assert_eq!(counts(&mut world), thrice(60_014), "{again:?}");
+    }
+}
+
+/// Files that have only a header are names of one content, until they get records. Then each is a
+/// file of its own.
+#[test]
+fn files_that_begin_with_a_header_alone() {
+    let mut world = world();
+    let file =
+        |from: usize, count: usize, end: &[u8]| [b"a,b\n", &lines(from, count)[..], end].concat();
+    let (a, b) = (world.file("a.csv", b"a,b\n"), world.file("b.csv", b"a,b\n"));
+    let append = ["--header", "--on-change", "append"];
+    let loaded = |names: &[&str]| loaded(&world, &[names, &append].concat());
+    assert_eq!(loaded(&[&a, &b]), 0);
+    for (path, from) in [(&a, 0), (&b, 1000)] {
+        fs::write(path, file(from, 100, b"x,y\n")).unwrap();
+        load(&world, &[&[path.as_str()][..], &append].concat()).unwrap_err();
+    }
+    fs::write(&a, file(0, 100, b"")).unwrap();
+    assert_eq!(loaded(&[&a]), 100);
+    fs::write(&b, file(1000, 100, b"")).unwrap();
+    assert_eq!(loaded(&[&b]), 100);
+    fs::write(&a, file(0, 101, b"")).unwrap();
+    assert_eq!(loaded(&[&a]), 1);
+    assert_eq!(loaded(&[&a, &b]), 0);
+    assert_eq!(counts(&mut world), thrice(201));
 }
 
 /// A comment at the end of a file, which is in no piece, is longer than the records that took its
@@ -177,6 +250,8 @@ fn a_long_comment_at_the_end_of_another_name() {
     assert_eq!(load(&[&a]).unwrap()["loaded"], 1);
     fs::write(&b, &old).unwrap();
     assert_eq!(load(&[&b]).unwrap()["loaded"], 0);
+    let verify = world.run(&["loads", "verify", "1"]);
+    assert_eq!(verify.status.code(), Some(0), "{verify:?}");
     let moved = world.path("moved.csv");
     fs::rename(&b, &moved).unwrap();
     assert_eq!(load(&[&moved]).unwrap()["loaded"], 0);

@@ -472,6 +472,12 @@ fn the_limit_is_about_what_was_added() {
     let mut world = world();
     let path = world.file("a.csv", &super::lines(0, 60_000));
     let rejects = world.path("rejects");
+    // The first load stops, and the second one completes the file.
+    world.sql("ALTER TABLE t ADD CONSTRAINT few CHECK (a < 59000)");
+    let pieces = ["--table", "t", "--once", "--commit-every", "256kB", "--lanes", "1"];
+    world.load(&[&[path.as_str()][..], &pieces].concat()).unwrap_err();
+    world.sql("ALTER TABLE t DROP CONSTRAINT few");
+    assert_ne!(world.sql("SELECT count(*) FROM t"), "0");
     load(&world, &path, &rejects, "10%", &[]).unwrap();
     let added = [b"x,y\n".repeat(500), super::lines(60_000, 500)].concat();
     fs::write(&path, [super::lines(0, 60_000), added].concat()).unwrap();

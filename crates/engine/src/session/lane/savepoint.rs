@@ -8,13 +8,13 @@
 use super::bisect::{self, Bisection, Item};
 use super::{form_of, own_form, Form, Lane, Placed};
 use crate::blame::{
-    is_of_a_binary_value, is_of_a_literal, is_of_a_policy, is_of_a_text_value, is_of_the_record,
-    may_be_of_a_record,
+    is_of_a_binary_value, is_of_a_literal, is_of_a_policy, is_of_a_text_value, is_of_an_expression,
+    is_of_the_record, may_be_of_a_record,
 };
 use crate::error::{Error, Place, ServerSays};
 use crate::input::{Chunk, Counts, Layout, Part};
 use crate::isolate::AttemptRefused;
-use crate::plan::Wire;
+use crate::plan::{Landing, Wire};
 use crate::reject::{Reject, Rejects};
 use crate::session::staged;
 use crate::session::statement;
@@ -206,6 +206,11 @@ impl Lane {
                 if self.saves() {
                     self.conn.exec("RELEASE SAVEPOINT pgsluice")?;
                 }
+                // The server empties a table in place only in the (sub)transaction that has created
+                // it. Elsewhere, each TRUNCATE would leave its files until the commit.
+                if let Some(landing) = &self.plan.landing {
+                    self.conn.exec(&format!("TRUNCATE {}", landing.table))?;
+                }
                 Ok(Ok(()))
             }
             Err(error) if self.is_of_a_record(&error) => {
@@ -222,8 +227,10 @@ impl Lane {
     /// Whether a record can be found that causes this error: to reject it, or, if the load stops
     /// anyway, to name it.
     fn is_of_a_record(&self, error: &Error) -> bool {
+        let computed = self.plan.landing.as_ref().is_some_and(Landing::has_expressions);
         is_of_the_record(error.sqlstate())
             || is_of_a_policy(error)
+            || computed && is_of_an_expression(error.sqlstate())
             || is_of_a_binary_value(error.sqlstate()) && self.names_a_value(error)
             || is_of_a_text_value(error.sqlstate()) && self.reads_a_value(error)
             || self.rejects.is_none() && may_be_of_a_record(error.sqlstate())
@@ -305,9 +312,7 @@ impl Lane {
     fn landed(&mut self, rows: u64) -> Result<u64, Error> {
         let plan = self.plan.clone();
         let Some(landing) = &plan.landing else { return Ok(rows) };
-        let rows = staged::insert_rows(&mut self.conn, landing, 1, i64::MAX as u64)?;
-        self.conn.exec(&format!("TRUNCATE {}", landing.table))?;
-        Ok(rows)
+        staged::insert_rows(&mut self.conn, landing, 1, i64::MAX as u64)
     }
 
     /// Loads a piece of a record that is too long for memory. It is streamed to the server in a
