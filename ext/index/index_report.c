@@ -112,7 +112,9 @@ take(Oid index, const char *name, IndexStrategy way, const char *because)
 		uses->list = lappend(uses->list, use);
 	}
 	use->way = way;
-	use->because = because ? pstrdup(because) : NULL;
+	/* This is noted again for each batch of a partition. */
+	if (use->because == NULL || because == NULL || strcmp(use->because, because) != 0)
+		use->because = because ? pstrdup(because) : NULL;
 	MemoryContextSwitchTo(old);
 	return use;
 }

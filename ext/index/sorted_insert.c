@@ -696,6 +696,9 @@ insert_sorted(SortedInsert *extend, Extended *extended)
 		before = extended->unique ? CopyIndexTuple(tuples[count - 1]) : NULL;
 		pfree(tuples);
 	}
+	/* There may be a flush for each long row. */
+	if (before)
+		pfree(before);
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(scratch);
 	/* An error raised after this is about the row that came last. */

@@ -221,19 +221,22 @@ draw_value(SluiceLoad *load, TupleTableSlot *slot, char *place)
  * follows the value.
  */
 Datum
-sluice_read_value(FmgrInfo *function, bool binary, char *bytes, uint32 len,
+sluice_read_value(FmgrInfo *function, bool binary, const char *bytes, uint32 len,
 				  Oid ioparam, int32 typmod)
 {
 	StringInfoData value;
 	Datum		result;
+	char	   *own = palloc((Size) len + 1);
 
-	if (!binary)
-		return InputFunctionCall(function, bytes, ioparam, typmod);
 	/*
-	 * As CopyReadBinaryAttribute of copyfromparse.c. The function may write to
-	 * this memory.
+	 * The function may write to its argument, as that of PostGIS does, and it
+	 * may be called for these bytes again. The copy lives as long as the result.
 	 */
-	value.data = bytes;
+	memcpy(own, bytes, (Size) len + 1);
+	if (!binary)
+		return InputFunctionCall(function, own, ioparam, typmod);
+	/* As CopyReadBinaryAttribute of copyfromparse.c. */
+	value.data = own;
 	value.len = (int) len;
 	value.maxlen = (int) len + 1;
 	value.cursor = 0;

@@ -73,7 +73,7 @@ extern bool sluice_compute_row(SluiceExpressions *expressions, SluicePacker *pac
 
 /* rows.c */
 extern size_t sluice_record_length(const SluiceLoad *load);
-extern Datum sluice_read_value(FmgrInfo *function, bool binary, char *bytes, uint32 len,
+extern Datum sluice_read_value(FmgrInfo *function, bool binary, const char *bytes, uint32 len,
 							   Oid ioparam, int32 typmod);
 extern void sluice_read_asks(SluiceLoad *load, const SluiceSlice *slice, const SluiceRow *row,
 							 const SluiceAsk *asks, Datum *values);

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use glob::{MatchOptions, Pattern};
 use pgsluice_engine::{io_message, Error};
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
@@ -67,7 +67,7 @@ fn below(folder: PathBuf, found: &mut Vec<PathBuf>) -> io::Result<()> {
     for name in names(&folder)? {
         let path = folder.join(&name);
         let hidden = name.as_encoded_bytes().starts_with(b".");
-        if !hidden && path.symlink_metadata().is_ok_and(|facts| facts.is_dir()) {
+        if !hidden && is_folder(path.symlink_metadata())? {
             below(path, found)?;
         }
     }
@@ -78,10 +78,19 @@ fn below(folder: PathBuf, found: &mut Vec<PathBuf>) -> io::Result<()> {
 /// The names in a folder; none if the path is not a folder.
 fn names(folder: &Path) -> io::Result<Vec<OsString>> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    if !folder.is_dir() {
+    if !is_folder(folder.metadata())? {
         return Ok(Vec::new());
     }
     fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect()
+}
+
+/// Whether it is a folder. If that may not be found out, its files would be missing without a message.
+fn is_folder(facts: io::Result<Metadata>) -> io::Result<bool> {
+    match facts {
+        Ok(facts) => Ok(facts.is_dir()),
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => Err(e),
+        Err(_) => Ok(false),
+    }
 }
 
 /// Whether an entry has this name. A dangling link counts, too.

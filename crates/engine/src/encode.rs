@@ -159,7 +159,8 @@ impl Encoder {
     /// Returns the first fault of the records, what is sent for them, and their numbers.
     fn body(&mut self, chunk: &Chunk, dialect: &Dialect) -> (Option<(Fault, u64)>, Body, Counts) {
         let plan = self.plan.clone();
-        let fault = self.first_fault(chunk, dialect).or_else(|| self.altered(chunk, dialect));
+        // A malformed record may be rejected. A value that would be altered ends the load.
+        let fault = self.altered(chunk, dialect).or_else(|| self.first_fault(chunk, dialect));
         if fault.is_none() {
             if let Some(counts) = wire::same_as_text(&plan, dialect, chunk) {
                 return (None, Body::Plain, counts);

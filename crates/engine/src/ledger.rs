@@ -128,7 +128,8 @@ pub fn left(
     for commit in node_commits::open(conn)?.into_iter().filter(|c| c.target == relation) {
         let free = "SELECT 1 FROM pgsluice_loads.node_commits WHERE load = $1::uuid \
             FOR UPDATE SKIP LOCKED";
-        if !conn.query(free, &[Some(&commit.load)])?.is_empty() && lock(conn, &commit.load)? {
+        let found = under_policies(conn, |conn| conn.query(free, &[Some(&commit.load)]))?;
+        if !found.is_empty() && lock(conn, &commit.load)? {
             on_nodes.push(format!("{} on {}", commit.load, commit.nodes.join(", ")));
         }
     }

@@ -440,3 +440,19 @@ fn tables_are_made_from_what_is_loaded() {
     rows_of_others(&mut world);
     none_is_left(&mut world);
 }
+
+/// A value behind the examined part of the file that the inferred type would alter ends the load, also
+/// with rejects and if another record of the same chunk is malformed or has too few fields.
+#[test]
+fn altered_values_beside_malformed_records_end_the_load() {
+    let mut world = World::new(&each_major().remove(0));
+    let bytes: Vec<u8> = (0..200_000).flat_map(|i| format!("{i},x{i}\n").into_bytes()).collect();
+    let rejects = world.path("rejects.csv");
+    let to = ["--table", "made", "--create", "--on-error", "reject", "--reject-file", &rejects];
+    for (bad, more) in [("5,5\" pipe\n", &[][..]), ("5\n", &["--set", "more=1"])] {
+        let file = world.file("odd.csv", &[&bytes, bad.as_bytes(), b"007,z\n"].concat());
+        let said = world.load(&[&[file.as_str()][..], &to, more].concat()).unwrap_err();
+        assert!(said.contains("would change the value"), "{bad}: {said}");
+        assert_eq!(world.sql("SELECT count(*) FROM pg_class WHERE relname = 'made'"), "0");
+    }
+}

@@ -335,3 +335,21 @@ fn empty_lines_at_the_end_are_counted_as_skipped() {
     let summary = world.load(&[&one, "--table", "one"]).unwrap();
     assert_eq!((&summary["loaded"], &summary["skipped"]), (&3.into(), &0.into()));
 }
+
+/// The records that `--skip` leaves out determine the line end of the file, as a header does.
+#[test]
+fn skipped_records_have_the_line_end_of_the_file() {
+    let mut world = World::new(&each_major().remove(0));
+    world.sql("CREATE TABLE t (a text, b text)");
+    let file = world.file("rows.csv", b"h,x\n1,a\rb\n2,c\n3,d\n");
+    let rejects = world.path("rejects.csv");
+    let to = ["--table", "t", "--on-error", "reject", "--reject-file", &rejects];
+    let to = [&to[..], &["--reject-existing", "replace"]].concat();
+    for more in [&["--skip", "1"][..], &["--header=ignore"]] {
+        world.sql("TRUNCATE t");
+        let summary = world.load(&[&[file.as_str()][..], &to, more].concat()).unwrap();
+        assert_eq!((&summary["loaded"], &summary["rejected"]), (&2.into(), &1.into()), "{more:?}");
+        assert_eq!(std::fs::read(&rejects).unwrap().last(), Some(&b'\n'));
+        assert_eq!(world.sql("SELECT string_agg(a, ' ' ORDER BY a) FROM t"), "2 3");
+    }
+}

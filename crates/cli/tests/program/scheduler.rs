@@ -487,4 +487,13 @@ fn rejects_are_not_appended_below_another_header() {
             assert_eq!(fs::read_to_string(&rejects).unwrap(), header);
         }
     }
+    // The same names, written in another way; a first line that is ignored.
+    for (header, how) in [("\"a\",\"b\"\n", "--header"), ("rows of yesterday\n", "--header=ignore")]
+    {
+        fs::write(&rejects, header).unwrap();
+        let load = ["load", &bad, "--table", "t", how, "--on-error", "reject"];
+        let output = world.run(&[&load[..], &append].concat());
+        assert_eq!(output.status.code(), Some(3), "{how} {}", said(&output));
+        assert_eq!(fs::read_to_string(&rejects).unwrap(), format!("{header}z,1\n"));
+    }
 }

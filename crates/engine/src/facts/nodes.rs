@@ -12,6 +12,8 @@ pub struct Nodes {
     pub leaves: Vec<RemoteLeaf>,
     /// the role may truncate the partitioned table
     pub may_truncate: bool,
+    /// triggers of the table and its partitions that fire for TRUNCATE
+    pub truncate_triggers: Option<String>,
 }
 
 /// A server.
@@ -75,6 +77,8 @@ pub struct RemoteColumn {
     pub sql_type: String,
     /// its type
     pub type_name: String,
+    /// the types and constraints of the domains that the type consists of
+    pub domains: String,
     /// it does not accept NULL
     pub not_null: bool,
     /// it is generated

@@ -198,6 +198,9 @@ impl Chunk {
             self.damaged = None;
             return;
         }
+        if self.eol == Eol::Unknown {
+            self.eol = self.line_end(layout);
+        }
         let (records, lines, end) = self.first_records(*skip, layout);
         *skip -= records;
         self.passed += Counts { records, lines };

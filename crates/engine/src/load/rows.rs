@@ -4,7 +4,7 @@ use super::checks::{check_counts, check_deferred};
 use super::Job;
 use crate::error::Error;
 use crate::input::Reader;
-use crate::options::{Method, Options};
+use crate::options::{Header, Method, Options};
 use crate::pipeline::{self, Through};
 use crate::plan::Plan;
 use crate::reject::{already_there, Amount, RejectFile, RejectForm, Rejects};
@@ -124,16 +124,24 @@ fn rejects(reader: &Reader, job: &Job<'_>) -> Result<Option<Arc<Rejects>>, Error
         Some(dialect) => RejectForm::Lines(dialect, head.as_deref()),
         None => RejectForm::Tuples,
     };
+    // If the header is ignored, fields are assigned by position.
+    let named = |file: &mut RejectFile| match options.input.header {
+        Header::Ignore => Ok(()),
+        _ => file.check_header().map_err(failed),
+    };
     let (limit, progress) = (wanted.limit, &watch.progress);
     let reserved = recording.map(|recording| (recording.reserved(), recording.earlier));
     Ok(Some(Arc::new(match reserved {
         Some((Some(reserved), earlier)) => {
-            let file = RejectFile::reserved(reserved, wanted.existing, form).map_err(failed)?;
+            let mut file = RejectFile::reserved(reserved, wanted.existing, form).map_err(failed)?;
+            named(&mut file)?;
             Rejects::recorded(file, limit, progress, earlier)
         }
         Some((None, _)) => return Err(Error::defect("no reject file is reserved")),
         None => {
-            let file = RejectFile::create(&wanted.file, wanted.existing, form).map_err(failed)?;
+            let created = RejectFile::create(&wanted.file, wanted.existing, form);
+            let mut file = created.map_err(failed)?;
+            named(&mut file)?;
             Rejects::new(file, limit, progress)
         }
     })))

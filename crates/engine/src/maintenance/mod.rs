@@ -10,6 +10,7 @@ use crate::plan::locks::{locks, Size};
 use crate::plan::policy::{self, Course};
 use crate::plan::Plan;
 use crate::session::conn::Conn;
+use crate::session::sequences::names;
 use crate::session::{extension_report, transaction, unchanged};
 use crate::text::{text, Text};
 use crate::watch::Watch;
@@ -196,6 +197,13 @@ impl Maintenance {
     ///
     /// The connection is lost, or the server reports an error.
     pub fn move_sequences(&self, conn: &mut Conn, plan: &Plan) -> Result<Vec<String>, Error> {
+        if plan.nodes.is_some() {
+            // A query of the keys would go to the nodes over other connections, which wait for the
+            // locks of the load and do not see its rows.
+            let names = names(conn, self.taken.entry.relation, &plan.columns)?;
+            let told = |name: &String| format!("sequence {name} not moved: the keys are on nodes");
+            return Ok(names.iter().map(told).collect());
+        }
         let moved = sequences(conn, self.taken.entry.relation, &plan.table, &plan.columns)?;
         let told = |m: &Moved| {
             let past = m.key.map_or(String::new(), |key| format!(" past {key}"));

@@ -3,7 +3,7 @@
 
 use super::correction::{changed, grown, other_name};
 use super::identity::{same, Ends, Seen, END};
-use super::lookup::{pieces, KnownSource};
+use super::lookup::{pieces, pieces_until, KnownSource};
 use super::notes::About;
 use super::pause::read_long;
 use super::record::{Alias, Touched, Wanted};
@@ -106,11 +106,21 @@ impl Found<'_> {
         found: Beside,
         failed: &mut Option<i64>,
     ) -> Result<bool, Error> {
+        let other = row.content != row.number;
         let more = match &found.after {
             Ok(more) => *more,
+            // The name was recorded when the content had no records.
+            Err(_)
+                if other
+                    && row.complete
+                    && row.compared
+                    && pieces_until(conn, row.content, row.load)?.is_empty() =>
+            {
+                self.replaced.push(row.number);
+                return Ok(false);
+            }
             Err(bytes) => return Err(changed(&self.sources[i].name(), bytes, row)),
         };
-        let other = row.content != row.number;
         if found.known.is_empty() && !(row.complete && (found.as_it_was || !other)) {
             // Nothing of the content is loaded that the name could stand for.
             match other {

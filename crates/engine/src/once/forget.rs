@@ -17,6 +17,9 @@ const OF_CONTENT: &str = "target = pg_catalog.to_regclass($1) AND coalesce(same_
     (SELECT coalesce(n.same_as, n.number) FROM pgsluice_loads.sources n \
       WHERE n.target = pg_catalog.to_regclass($1) AND n.name = $2)";
 
+/// The time of the last change that no file has.
+const NEVER: i64 = i64::MIN;
+
 /// What was forgotten.
 #[derive(Clone, Debug, Default)]
 pub struct Forgotten {
@@ -169,21 +172,22 @@ pub fn forget_load(
     // The row of a source stays if other loads have loaded pieces of it, and so do its other names:
     // a file of such a name must not be taken for a new one. Those that rely on the forgotten pieces
     // are not complete any more. The others were complete before these: all that they have is loaded.
-    let rows = conn.query(
+    // Their files are compared again, whatever their time.
+    let sql = format!(
         "WITH gone AS (DELETE FROM pgsluice_loads.pieces p USING pgsluice_loads.commits c \
            WHERE c.number = p.commit AND c.load = $1::bigint RETURNING p.source, c.at), \
          begun AS (SELECT source AS number FROM gone UNION \
            SELECT number FROM pgsluice_loads.sources WHERE load = $1::bigint AND same_as IS NULL), \
-         names AS (UPDATE pgsluice_loads.sources o SET state = 'loading' \
+         names AS (UPDATE pgsluice_loads.sources o SET state = 'loading', modified = '{NEVER}'::bigint \
            WHERE same_as IN (SELECT source FROM gone) AND (completed IS NULL \
              OR load >= $1::bigint OR EXISTS \
                (SELECT FROM gone g WHERE g.source = o.same_as AND g.at <= o.completed))), \
          parts AS (DELETE FROM pgsluice_loads.parts \
            WHERE source IN (SELECT number FROM begun)) \
          UPDATE pgsluice_loads.sources s SET state = 'loading', completed = NULL \
-         FROM begun WHERE s.number = begun.number RETURNING s.name, s.load",
-        &[Some(&load)],
-    )?;
+         FROM begun WHERE s.number = begun.number RETURNING s.name, s.load"
+    );
+    let rows = conn.query(&sql, &[Some(&load)])?;
     conn.query(
         "DELETE FROM pgsluice_loads.sources s WHERE state = 'loading' \
            AND target IN (SELECT target FROM pgsluice_loads.loads WHERE number = $1::bigint) \

@@ -177,7 +177,8 @@ pub(super) fn candidates(
         "SELECT DISTINCT ON (coalesce(same_as, number), size, head, tail) {COLUMNS} \
            AND head = ANY (ARRAY(SELECT h::bytea \
              FROM pg_catalog.jsonb_array_elements_text($2::jsonb) h)) \
-         ORDER BY coalesce(same_as, number), size, head, tail, same_as IS NOT NULL, number"
+         ORDER BY coalesce(same_as, number), size, head, tail, same_as IS NOT NULL, \
+           state <> 'complete', completed IS NULL, number"
     );
     for cells in conn.query(&of_content, &[Some(&target), Some(&heads)])? {
         let (head, tail, name) = (text(&cells[6]), text(&cells[7]), text(&cells[1]));

@@ -11,6 +11,10 @@ const FILES: &str =
     "pg_catalog.jsonb_to_recordset($1::jsonb) AS f(file integer, number bigint, name text, \
      size bigint, modified bigint, head bytea, tail bytea, whole boolean)";
 
+/// The newest load that has loaded something of the content `s`.
+const NEWEST: &str = "(SELECT pg_catalog.max(k.load) FROM pgsluice_loads.pieces p \
+    JOIN pgsluice_loads.commits k ON k.number = p.commit WHERE p.source = s.number)";
+
 /// Adds the new files of a load, and takes over those that an earlier load has begun. Returns their
 /// numbers.
 ///
@@ -115,11 +119,11 @@ fn keep_names(conn: &mut Conn, earlier: Option<&str>, target: &str) -> Result<()
 /// The connection is lost.
 pub(super) fn complete_names(conn: &mut Conn, sources: &str) -> Result<(), Error> {
     conn.query(
-        "UPDATE pgsluice_loads.sources o SET state = 'complete', load = s.load, \
+        &format!("UPDATE pgsluice_loads.sources o SET state = 'complete', load = coalesce({NEWEST}, s.load), \
            completed = CASE WHEN o.completed IS NOT NULL THEN pg_catalog.clock_timestamp() END \
          FROM pgsluice_loads.sources s WHERE o.same_as = s.number AND o.state = 'loading' \
            AND s.state = 'complete' AND s.number IN (SELECT n::bigint \
-             FROM pg_catalog.jsonb_array_elements_text($1::jsonb) n)",
+             FROM pg_catalog.jsonb_array_elements_text($1::jsonb) n)"),
         &[Some(sources)],
     )
     .map(drop)
@@ -168,11 +172,11 @@ pub(super) fn add_names(
             "head": ends.head, "tail": ends.tail, "same_as": same_as, "was": was })
     };
     let rows = Value::from_iter(aliases.iter().map(row)).to_string();
-    conn.query(
+    let sql = format!(
         "INSERT INTO pgsluice_loads.sources (target, name, size, modified, head, tail, options, \
            state, load, same_as, completed) \
          SELECT $2::oid, f.name, f.size, f.modified, f.head, f.tail, $3::jsonb, 'complete', \
-           w.load, f.same_as, CASE WHEN f.was IS NULL THEN pg_catalog.clock_timestamp() \
+           CASE WHEN f.was IS NULL THEN coalesce({NEWEST}, s.load) ELSE w.load END, f.same_as, CASE WHEN f.was IS NULL THEN pg_catalog.clock_timestamp() \
              ELSE coalesce(w.completed, l.started) END \
          FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS f(name text, size bigint, \
            modified bigint, head bytea, tail bytea, same_as bigint, was bigint) \
@@ -183,10 +187,10 @@ pub(super) fn add_names(
          ON CONFLICT (target, name) DO UPDATE SET (size, modified, head, tail, options, state, \
              load, same_as, completed) = (excluded.size, excluded.modified, excluded.head, \
              excluded.tail, excluded.options, excluded.state, excluded.load, excluded.same_as, \
-             excluded.completed)",
-        &[Some(&rows), Some(&target.oid.to_string()), Some(fingerprint), Some(&load.to_string())],
-    )?;
-    Ok(())
+             excluded.completed)"
+    );
+    let (target, load) = (target.oid.to_string(), load.to_string());
+    conn.query(&sql, &[Some(&rows), Some(&target), Some(fingerprint), Some(&load)]).map(drop)
 }
 
 /// Drops rows of `sources` that have no pieces.
@@ -223,22 +227,19 @@ pub(super) fn touch(conn: &mut Conn, files: &[Touched]) -> Result<(), Error> {
             "head": ends.head, "tail": ends.tail, "was": was })
     };
     let rows = Value::from_iter(files.iter().map(row)).to_string();
-    conn.query(
-        "UPDATE pgsluice_loads.sources s SET size = f.size, modified = f.modified, \
+    let sql = format!(
+        "UPDATE pgsluice_loads.sources o SET size = f.size, modified = f.modified, \
            head = f.head, tail = f.tail, \
-           load = CASE WHEN f.was THEN s.load ELSE coalesce((SELECT pg_catalog.max(k.load) \
-             FROM pgsluice_loads.pieces p JOIN pgsluice_loads.commits k ON k.number = p.commit \
-             WHERE p.source = c.number), s.load) END, \
-           completed = CASE WHEN s.same_as IS NULL THEN s.completed \
-             WHEN f.was THEN coalesce(s.completed, l.started) \
+           load = CASE WHEN f.was THEN o.load ELSE coalesce({NEWEST}, o.load) END, \
+           completed = CASE WHEN o.same_as IS NULL THEN o.completed \
+             WHEN f.was THEN coalesce(o.completed, l.started) \
              ELSE pg_catalog.clock_timestamp() END \
          FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS f(number bigint, name text, \
              size bigint, modified bigint, head bytea, tail bytea, was boolean) \
-           JOIN pgsluice_loads.sources o ON o.number = f.number \
-           JOIN pgsluice_loads.sources c ON c.number = coalesce(o.same_as, o.number) \
-           JOIN pgsluice_loads.loads l ON l.number = o.load \
-         WHERE s.number = f.number AND s.name = f.name",
-        &[Some(&rows)],
-    )
-    .map(drop)
+           JOIN pgsluice_loads.sources r ON r.number = f.number \
+           JOIN pgsluice_loads.sources s ON s.number = coalesce(r.same_as, r.number) \
+           JOIN pgsluice_loads.loads l ON l.number = r.load \
+         WHERE o.number = f.number AND o.name = f.name"
+    );
+    conn.query(&sql, &[Some(&rows)]).map(drop)
 }

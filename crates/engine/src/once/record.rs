@@ -252,7 +252,7 @@ impl Recording {
         self
     }
 
-    /// Locks the rows of these files, and stops earlier loads of them. Waits for those of their transactions that are about to
+    /// Stops earlier loads of these files, after other loads that do so. Waits for those of their transactions that are about to
     /// commit; the others cannot commit any more. Drops all parts of these files. Returns the
     /// numbers of the files that the earlier loads have begun.
     pub(super) fn stop_earlier(&self, conn: &mut Conn) -> Result<Value, Error> {
@@ -260,8 +260,10 @@ impl Recording {
         // Two loads may have found the same file by different names. The second one must see what
         // the first one has registered.
         conn.query(
-            "SELECT FROM pgsluice_loads.sources WHERE number IN (SELECT n::bigint \
-               FROM pg_catalog.jsonb_array_elements_text($1::jsonb) n) ORDER BY number FOR UPDATE",
+            "SELECT pg_catalog.pg_advisory_xact_lock( \
+               pg_catalog.hashtextextended('pgsluice_loads begun ' || key, 0)) \
+             FROM (SELECT DISTINCT n::bigint % 255 AS key \
+               FROM pg_catalog.jsonb_array_elements_text($1::jsonb) n ORDER BY key OFFSET 0) AS keys",
             &[Some(&begun.to_string())],
         )?;
         conn.query(

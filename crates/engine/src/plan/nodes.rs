@@ -286,6 +286,13 @@ fn refuse_truncate(facts: &Facts, found: &Nodes, options: &Options) -> Result<()
         return Err(Error::new(format!("the role may not truncate {}", facts.table.sql))
             .with_hint("the table's owner can GRANT it"));
     }
+    if let Some(triggers) = &found.truncate_triggers {
+        return Err(Error::new(format!(
+            "{} has triggers for TRUNCATE, which fire on this server: {triggers}",
+            facts.table.sql
+        ))
+        .with_hint("truncate it first, and load without `truncate`"));
+    }
     match found.leaves.iter().find(|leaf| !leaf.truncatable) {
         Some(leaf) => {
             let message = format!(

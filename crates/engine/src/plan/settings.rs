@@ -31,7 +31,8 @@ pub(super) fn session_settings(
 ) -> Vec<(String, String)> {
     let all = settings(options, server.major()).into_iter().chain(one_by_one(method));
     // It also builds indexes that are recreated.
-    let builds = server.extension.as_ref().map(|_| (INDEX_BUILD.to_string(), "on".to_string()));
+    let builds = server.extension.as_ref().filter(|_| method != Method::Insert);
+    let builds = builds.map(|_| (INDEX_BUILD.to_string(), "on".to_string()));
     all.chain(builds).collect()
 }
 

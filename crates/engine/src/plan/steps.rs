@@ -26,7 +26,7 @@ pub(super) fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> R
         ))
         .with_hint("`truncate` empties it in the same transaction"));
     }
-    if alters && table.published {
+    if alters && table.persistence == 'p' && table.published {
         return Err(Error::new(format!(
             "{method} sends no rows to subscribers, and a publication has {}",
             table.sql

@@ -5,7 +5,7 @@ use super::output::Output;
 use super::owned::{self, FileLock, Kept, Reserved};
 use super::{side_path, Amount, Existing, Reject};
 use crate::error::{Error, Kind};
-use pgsluice_core::scan::{Dialect, Eol, Splitter};
+use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner, Splitter};
 use pgsluice_core::sink::{HEADER, TRAILER};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -76,9 +76,8 @@ impl RejectFile {
     ///
     /// # Errors
     ///
-    /// A file already exists ([`io::ErrorKind::AlreadyExists`]) although it must not, or begins with
-    /// another header ([`io::ErrorKind::InvalidData`]), or cannot be written. Then no new file is
-    /// left.
+    /// A file already exists ([`io::ErrorKind::AlreadyExists`]) although it must not, or cannot be
+    /// written. Then no new file is left.
     pub fn create(path: &Path, existing: Existing, form: RejectForm) -> io::Result<RejectFile> {
         let (mut records, side, [held, reasons_held]) = pair(path, existing)?;
         let (dialect, header) = match form {
@@ -112,7 +111,7 @@ impl RejectFile {
     ///
     /// # Errors
     ///
-    /// A file cannot be read, or begins with another header ([`io::ErrorKind::InvalidData`]).
+    /// A file cannot be read.
     pub fn reserved(
         reserved: Reserved,
         existing: Existing,
@@ -126,7 +125,7 @@ impl RejectFile {
         let (eol, cut_off) = lines_of(&mut records, dialect)?;
         let (held, last) = (records.bytes > 0, pairs.last().cloned().unwrap_or_default());
         let amount = Amount { records: last.records, lines: last.lines };
-        let mut file = RejectFile {
+        Ok(RejectFile {
             path: last.file.into(),
             first: lock.path.clone(),
             files: pairs.len() as u32,
@@ -147,11 +146,7 @@ impl RejectFile {
                 shown: false,
                 _lock: lock,
             }),
-        };
-        if held {
-            file.check_header()?;
-        }
-        Ok(file)
+        })
     }
 
     /// Begins the block of a transaction, or a block that is only `shown`.
@@ -197,11 +192,10 @@ impl RejectFile {
         owned::of(&self.path, &self.records, &self.side, (amount.records, amount.lines))
     }
 
-    /// Writes what precedes the records. If rejects are appended, it is there already: under another
-    /// header, their fields would be those of other columns.
+    /// Writes what precedes the records. If rejects are appended, it is there already.
     fn begin(&mut self) -> io::Result<()> {
         if self.held {
-            return self.check_header();
+            return Ok(());
         }
         if let Some(header) = self.header.clone() {
             return self.put_record(&header, Eol::Unknown);
@@ -212,13 +206,21 @@ impl RejectFile {
         }
     }
 
-    fn check_header(&mut self) -> io::Result<()> {
+    /// Checks that a file to which rejects are appended begins with the names of the source's header.
+    /// Under others, their fields would be those of other columns.
+    ///
+    /// # Errors
+    ///
+    /// It begins with other names ([`io::ErrorKind::InvalidData`]), or cannot be read.
+    pub fn check_header(&mut self) -> io::Result<()> {
         let (Some(header), Some(dialect)) = (&self.header, &self.dialect) else { return Ok(()) };
-        let (own, _) = parts(header, dialect);
-        let found = self.records.head(own.len() as u64 + 1)?;
-        match found.strip_prefix(own) {
-            Some([] | [b'\r' | b'\n']) => Ok(()),
-            _ => Err(io::Error::new(
+        if !self.held {
+            return Ok(());
+        }
+        let found = self.records.head(HEAD)?;
+        match names_of(&found, dialect) == names_of(header, dialect) {
+            true => Ok(()),
+            false => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "it begins with another header than the input",
             )),
@@ -384,6 +386,18 @@ impl RejectFile {
         self.records.write_all(content)?;
         self.records.write_all(if of_its_own { end } else { wanted })
     }
+}
+
+/// The fields of a header, without a line before it that names the delimiter; `None` if it cannot be
+/// read.
+fn names_of(bytes: &[u8], dialect: &Dialect) -> Option<Vec<Vec<u8>>> {
+    let line = bytes.iter().position(|c| matches!(c, b'\r' | b'\n')).unwrap_or(bytes.len());
+    let named = bytes.get(..4).is_some_and(|start| start.eq_ignore_ascii_case(b"sep="));
+    let bytes = if named { bytes[line..].trim_ascii_start() } else { bytes };
+    let mut record = Record::default();
+    let whole = Scanner::new(bytes, true, dialect, Eol::Unknown).next(&mut record);
+    (whole == Ok(Next::Record))
+        .then(|| (0..record.len()).map(|i| record.field(bytes, i).1.to_vec()).collect())
 }
 
 /// Returns the line end of a file of records, if its first record shows one, and whether its last

@@ -171,13 +171,16 @@ const FACTS: &str = "SELECT (SELECT count(*) FROM pg_catalog.pg_constraint \
          OR confrelid IN (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass))) \
        AND conrelid <> $1::oid AND conrelid NOT IN \
          (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass))), \
-     EXISTS (SELECT 1 FROM pg_catalog.pg_publication p WHERE p.pubinsert AND (p.puballtables \
-       OR EXISTS (SELECT 1 FROM pg_catalog.pg_class k WHERE (k.oid = $1::oid OR k.oid IN \
+     EXISTS (SELECT 1 FROM pg_catalog.pg_publication p, pg_catalog.pg_class k \
+       WHERE p.pubinsert AND (k.oid = $1::oid OR k.oid IN \
            (SELECT pg_catalog.pg_partition_ancestors($1::oid::regclass))) \
-         AND (EXISTS (SELECT 1 FROM pg_catalog.pg_publication_rel r \
+         AND (p.puballtables OR EXISTS (SELECT 1 FROM pg_catalog.pg_publication_rel r \
              WHERE r.prpubid = p.oid AND r.prrelid = k.oid) \
            OR EXISTS (SELECT 1 FROM pg_catalog.pg_publication_namespace n \
-             WHERE n.pnpubid = p.oid AND n.pnnspid = k.relnamespace))))) \
+             WHERE n.pnpubid = p.oid AND n.pnnspid = k.relnamespace)) \
+         AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_publication_rel r \
+             WHERE r.prpubid = p.oid AND r.prrelid = k.oid \
+               AND pg_catalog.to_jsonb(r)->>'prexcept' = 'true')) \
      FROM pg_catalog.pg_class c WHERE c.oid = $1::oid";
 
 /// Reads everything about the table that [`find`] has found. The caller has locked it, so that the
@@ -227,7 +230,7 @@ pub fn describe(
 fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<ColumnFacts>, Error> {
     let rows = conn.query(
         "SELECT a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.atttypid, \
-         a.atttypmod, a.attnotnull, coalesce(pg_get_expr(d.adbin, d.adrelid), t.typdefault), \
+         a.atttypmod, a.attnotnull, coalesce(pg_get_expr(d.adbin, d.adrelid), pg_get_expr(t.typdefaultbin, 0)), \
          a.attgenerated <> '', \
          a.attidentity <> '', format_type(plain.oid, -1), plain.oid, plain.typmod, \
          format_type(plain.oid, plain.typmod) \

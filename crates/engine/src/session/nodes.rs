@@ -47,19 +47,27 @@ pub fn read(
     given: &[(String, String)],
     tolerant: bool,
 ) -> Result<Nodes, Error> {
-    // Makes type names in expressions qualified.
-    let path = conn.exec("SELECT pg_catalog.current_setting('search_path')")?[0][0].clone();
-    set_path(conn, Some("pg_catalog"))?;
+    // Makes type names in expressions qualified, and dates in them the same in every session: the
+    // bound of a partition is recorded with what a node has.
+    let all = "SELECT pg_catalog.current_setting('search_path'), \
+        pg_catalog.current_setting('TimeZone'), pg_catalog.current_setting('DateStyle')";
+    let own = conn.exec(all)?.into_iter().next().unwrap_or_default();
+    let fixed = ["pg_catalog", "UTC", "ISO, YMD"].map(|value| Some(value.to_owned()));
+    set(conn, &fixed)?;
     let read = read_all(conn, root, given, tolerant);
     // After an error, the transaction has failed.
     if read.is_ok() {
-        set_path(conn, path.as_deref())?;
+        set(conn, &own)?;
     }
     read
 }
 
-fn set_path(conn: &mut Conn, path: Option<&str>) -> Result<(), Error> {
-    conn.query("SELECT pg_catalog.set_config('search_path', $1, true)", &[path]).map(drop)
+/// Sets `search_path`, `TimeZone` and `DateStyle` until the transaction ends.
+fn set(conn: &mut Conn, values: &[Option<String>]) -> Result<(), Error> {
+    let values: Vec<Option<&str>> = values.iter().map(Option::as_deref).collect();
+    let set = "SELECT pg_catalog.set_config('search_path', $1, true), \
+        pg_catalog.set_config('TimeZone', $2, true), pg_catalog.set_config('DateStyle', $3, true)";
+    conn.query(set, &values).map(drop)
 }
 
 /// Reads the leaves from the catalog.
@@ -125,7 +133,8 @@ fn read_all(
 ) -> Result<Nodes, Error> {
     let rows = leaves(conn, root)?;
     check_names(&rows, given)?;
-    let mut found = Nodes { may_truncate: may_truncate(conn, root)?, ..Nodes::default() };
+    let (may_truncate, truncate_triggers) = truncates(conn, root)?;
+    let mut found = Nodes { may_truncate, truncate_triggers, ..Nodes::default() };
     let mut servers = Vec::new();
     let mut conns: Vec<Option<Conn>> = Vec::new();
     let probe = ledger::new_load(conn)?;
@@ -213,9 +222,14 @@ pub fn tables(conn: &mut Conn, root: &str) -> Result<Vec<(String, Vec<String>)>,
 }
 
 /// Whether the role may truncate a table.
-fn may_truncate(conn: &mut Conn, table: u32) -> Result<bool, Error> {
-    let right = "SELECT has_table_privilege($1::oid, 'TRUNCATE')";
-    Ok(conn.query(right, &[Some(&table.to_string())])?[0][0].as_deref() == Some("t"))
+fn truncates(conn: &mut Conn, table: u32) -> Result<(bool, Option<String>), Error> {
+    // tgtype: 32 TRUNCATE
+    let select = "SELECT has_table_privilege($1::oid, 'TRUNCATE'), \
+        (SELECT string_agg(tgname, ', ') FROM pg_trigger \
+          WHERE tgrelid IN (SELECT relid FROM pg_partition_tree($1::oid::regclass)) \
+            AND tgtype & 32 <> 0 AND tgenabled <> 'D' AND NOT tgisinternal)";
+    let row = conn.query(select, &[Some(&table.to_string())])?.swap_remove(0);
+    Ok((row[0].as_deref() == Some("t"), row[1].clone()))
 }
 
 /// Checks that each given address is that of a node.
@@ -277,10 +291,15 @@ pub fn connect(
     name: &str,
     given: &[(String, String)],
 ) -> Result<Conn, Error> {
+    // The server may have been renamed or dropped since a load has prepared transactions there.
+    if let Some((_, url)) = given.iter().find(|(node, _)| node == name) {
+        return open(name, &Address(url.clone()));
+    }
     let find = "SELECT oid FROM pg_catalog.pg_foreign_server WHERE srvname = $1";
     let rows = coordinator.query(find, &[Some(name)])?;
     let Some(oid) = rows.first().and_then(|row| row[0].clone()) else {
-        return Err(Error::new(text!("node {}: there is no foreign server of this name", name)));
+        return Err(Error::new(text!("node {}: there is no foreign server of this name", name))
+            .with_hint(text!("`node` {}=URL gives its address", name)));
     };
     open(name, &address(coordinator, name, &oid, given)?)
 }

@@ -77,6 +77,15 @@ pub(crate) fn quickly_moved(
     Ok(found)
 }
 
+/// Returns the names of the sequences of these columns.
+///
+/// # Errors
+///
+/// As for [`sequences`].
+pub(crate) fn names(conn: &mut Conn, oid: u32, columns: &[String]) -> Result<Vec<String>, Error> {
+    Ok(find(conn, oid, columns)?.into_iter().map(|sequence| sequence.name).collect())
+}
+
 fn find(conn: &mut Conn, oid: u32, columns: &[String]) -> Result<Vec<KeySequence>, Error> {
     let list: Vec<String> = columns.iter().map(|c| quote_literal(c)).collect();
     let sql = include_str!("sequences.sql")

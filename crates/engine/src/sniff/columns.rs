@@ -50,8 +50,8 @@ pub(super) fn find(
         describe(sample, reading, &rows, i, class, *guess, &mut column);
         order(&mut found, &column.name, kinds());
         spellings(sample, reading, &rows, i, class, &mut nulls);
-        let typed = !matches!(class, Class::Text | Class::Code | Class::None);
-        empties |= typed && kinds().any(|(_, kind)| kind == CellKind::Empty);
+        // In columns of text, too: with another marker, their empty values would not be NULL.
+        empties |= kinds().any(|(_, kind)| kind == CellKind::Empty);
         found.columns.push(column);
     }
     let shown = |s: &Spelling| {

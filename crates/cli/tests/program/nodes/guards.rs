@@ -124,3 +124,60 @@ fn of_the_coordinator(cluster: &mut Cluster) {
 fn what_the_coordinator_would_not_write_to_or_truncate_is_refused() {
     on_one_major(of_the_coordinator);
 }
+
+/// Domains of the same name that differ on a node: in a constraint, or in what they are made of.
+fn domains(cluster: &mut Cluster) {
+    let both = "CREATE DOMAIN email AS text; CREATE DOMAIN moment AS timestamp";
+    cluster.world.sql(both);
+    cluster.node(0, both);
+    cluster.node(1, both);
+    cluster.twins("a int, b email, c moment[]", "HASH (a)", &HASH);
+    let rows: String = (0..100).map(|i| format!("{i},x{i},{{2024-01-01}}\n")).collect();
+    cluster.load(&rows);
+    let file = cluster.world.file("rows.csv", rows.as_bytes());
+    let load = [&[&file[..]], &NODES[..]].concat();
+    cluster.node(0, "TRUNCATE t_0, t_2");
+    cluster.node(1, "TRUNCATE t_1");
+    cluster.world.sql("ALTER DOMAIN email ADD CHECK (VALUE <> 'nobody')");
+    refuse(cluster, &load, 1, &["column b", "has a domain", "nobody"]);
+    cluster.world.sql("ALTER DOMAIN email DROP CONSTRAINT email_check");
+    let other = "DROP DOMAIN moment CASCADE; CREATE DOMAIN moment AS timestamptz; \
+        ALTER TABLE t_1 ADD c moment[]";
+    cluster.node(1, other);
+    refuse(cluster, &load, 1, &["column c", "timestamp with time zone"]);
+}
+
+#[test]
+fn domains_are_compared() {
+    on_one_major(domains);
+}
+
+/// A sequence whose keys are on nodes is not moved, and the load says so; with `--truncate` it does
+/// not wait for itself. Triggers for TRUNCATE would not fire.
+fn sequences_and_truncates(cluster: &mut Cluster) {
+    cluster.twins("a int, b text", "HASH (a)", &HASH);
+    cluster
+        .world
+        .sql("CREATE SEQUENCE s_a OWNED BY t.a; ALTER TABLE t ALTER a SET DEFAULT nextval('s_a')");
+    let rows: String = (0..100).map(|i| format!("{i},x\n")).collect();
+    let file = cluster.world.file("rows.csv", rows.as_bytes());
+    let load = [&[&file[..]], &NODES[..]].concat();
+    for more in [&[][..], &["--truncate"]] {
+        let summary = cluster.world.load(&[&load[..], more].concat()).unwrap();
+        let steps = summary["steps"].to_string();
+        assert!(steps.contains("s_a not moved: the keys are on nodes"), "{more:?}: {steps}");
+    }
+    assert_eq!(cluster.world.sql("SELECT count(*) FROM t"), "100");
+    cluster.node(0, "TRUNCATE t_0, t_2");
+    cluster.node(1, "TRUNCATE t_1");
+    cluster.world.sql(
+        "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''kept''; END';
+         CREATE TRIGGER keep BEFORE TRUNCATE ON t EXECUTE FUNCTION keep()",
+    );
+    refuse(cluster, &[&load[..], &["--truncate"]].concat(), 1, &["triggers for TRUNCATE", "keep"]);
+}
+
+#[test]
+fn sequences_and_truncates_of_nodes() {
+    on_one_major(sequences_and_truncates);
+}

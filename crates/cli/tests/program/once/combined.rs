@@ -163,6 +163,36 @@ fn names_stay_while_a_part_of_the_file_is_loaded() {
     assert_eq!(world.sql("SELECT count(*) FROM pgsluice_loads.sources"), "0");
 }
 
+/// A name of a file that was loaded again after `loads forget` is compared with it. A name that was
+/// only begun does not hide another name, which is what the file was before it grew.
+#[test]
+fn names_are_compared_after_a_load_was_forgotten() {
+    let mut world = world();
+    let bytes = lines(0, 200_000);
+    let (a, b) = (world.file("a.csv", &bytes), world.file("b.csv", &bytes));
+    let first = begun(&mut world, &a);
+    assert_eq!(loaded(&world, &[&b]), 200_000 - first);
+    let c = world.file("c.csv", &bytes);
+    assert_eq!(loaded(&world, &[&c]), 0);
+    fs::write(&b, [&bytes[..], &lines(200_000, 9)].concat()).unwrap();
+    assert_eq!(loaded(&world, &[&b, "--on-change", "append"]), 9);
+    let d = world.path("d.csv");
+    fs::rename(&c, &d).unwrap();
+    assert_eq!(loaded(&world, &[&d]), 0);
+    assert_eq!(counts(&mut world), thrice(200_009));
+    // The rows of load 2 are forgotten, and the file is corrected there.
+    world.sql(&format!("DELETE FROM t WHERE a >= {first} AND a < 200000"));
+    assert_eq!(world.run(&["loads", "forget", "2"]).status.code(), Some(0));
+    let mut corrected = fs::read(&b).unwrap();
+    let at = corrected.windows(15).position(|w| w == b"of line 190000\"").unwrap();
+    corrected[at] = b'O';
+    fs::write(&b, &corrected).unwrap();
+    assert_eq!(loaded(&world, &[&b]), 200_000 - first);
+    let said = load(&world, &[&d]).unwrap_err();
+    assert!(said.contains("has changed since it was loaded"), "{said}");
+    assert_eq!(counts(&mut world), thrice(200_009));
+}
+
 /// If a load that has committed nothing is forgotten, no name is.
 #[test]
 fn names_stay_if_a_load_without_rows_is_forgotten() {
@@ -231,7 +261,15 @@ fn files_that_begin_with_a_header_alone() {
     fs::write(&a, file(0, 101, b"")).unwrap();
     assert_eq!(loaded(&[&a]), 1);
     assert_eq!(loaded(&[&a, &b]), 0);
-    assert_eq!(counts(&mut world), thrice(201));
+    // One after the other, on different days.
+    let (c, d) = (world.file("c.csv", b"a,b\n"), world.file("d.csv", b"a,b\n"));
+    assert_eq!(loaded(&[&c, &d]), 0);
+    for (path, from) in [(&c, 2000), (&d, 3000)] {
+        fs::write(path, file(from, 10, b"")).unwrap();
+        assert_eq!(loaded(&[&a, &b, path]), 10);
+    }
+    assert_eq!(loaded(&[&c, &d]), 0);
+    assert_eq!(counts(&mut world), thrice(221));
 }
 
 /// A comment at the end of a file, which is in no piece, is longer than the records that took its

@@ -4,6 +4,7 @@ use super::savepoint::defect;
 use super::{record_of_line, Form, Lane, Placed};
 use crate::encode;
 use crate::error::Error;
+use crate::infer::Fit;
 use crate::input::{Chunk, Found, Layout};
 use crate::isolate::{isolate, AttemptRefused, Attempts};
 use crate::plan::Wire;
@@ -74,6 +75,7 @@ impl<'a> Bisection<'a> {
     ///
     /// The load cannot continue.
     pub fn run(mut self) -> Result<Vec<(usize, AttemptRefused)>, Error> {
+        self.check_fit()?;
         let most = match self.lane.plan.wire {
             Wire::Insert(batch) => batch,
             _ => usize::MAX,
@@ -86,6 +88,29 @@ impl<'a> Bisection<'a> {
         }
         self.refused.sort_by_key(|(index, _)| *index);
         Ok(self.refused)
+    }
+}
+
+impl Bisection<'_> {
+    /// Checks that no record has a value that the type inferred for it would alter. If another
+    /// record of the chunk is malformed, that was not found out before.
+    fn check_fit(&self) -> Result<(), Error> {
+        let (Some(columns), Layout::Lines(dialect)) = (&self.lane.plan.inferred, self.layout)
+        else {
+            return Ok(());
+        };
+        let (mut fit, mut record) = (Fit::new(columns.clone()), Record::default());
+        for (_, item) in &self.good {
+            let one = self.record(*item);
+            let mut scanner = Scanner::new(&one, true, dialect, self.chunk.eol);
+            if scanner.next(&mut record) != Ok(Next::Record) {
+                continue;
+            }
+            if let Some(column) = fit.altered(&one, &record) {
+                return Err(self.lane.altered(self.placed, column, item.line));
+            }
+        }
+        Ok(())
     }
 }
 

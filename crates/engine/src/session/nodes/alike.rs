@@ -6,17 +6,31 @@ use crate::session::catalog;
 use crate::session::conn::{quote_literal, Conn};
 use crate::session::unchanged::changed;
 
+/// The base types and constraints of the domains that the type of the column `a` consists of: the
+/// type itself, the elements of an array, and the domains below.
+const DOMAINS: &str = "(WITH RECURSIVE d AS ( \
+    SELECT y.oid, y.typtype, y.typbasetype, y.typtypmod, y.typnotnull, y.typelem, 1 AS level \
+      FROM pg_type y WHERE y.oid = a.atttypid UNION ALL \
+    SELECT y.oid, y.typtype, y.typbasetype, y.typtypmod, y.typnotnull, y.typelem, d.level + 1 \
+      FROM d JOIN pg_type y \
+        ON y.oid = CASE WHEN d.typtype = 'd' THEN d.typbasetype ELSE nullif(d.typelem, 0) END) \
+  SELECT string_agg(format('%s%s%s', format_type(d.typbasetype, d.typtypmod), \
+      CASE WHEN d.typnotnull THEN ' NOT NULL' END, \
+      (SELECT string_agg(' ' || pg_get_constraintdef(k.oid), '' ORDER BY pg_get_constraintdef(k.oid)) \
+        FROM pg_constraint k WHERE k.contypid = d.oid AND k.contype = 'c')), ' of ' ORDER BY d.level) \
+    FROM d WHERE d.typtype = 'd')";
+
 /// Reads the columns of a leaf, as the coordinator has them.
 pub(super) fn columns(conn: &mut Conn, leaf: u32) -> Result<Vec<RemoteColumn>, Error> {
-    let rows = conn.query(
+    let select = format!(
         "SELECT a.attname, coalesce((SELECT option_value \
            FROM pg_options_to_table(a.attfdwoptions) WHERE option_name = 'column_name'), a.attname), \
          format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated <> '', \
-         coalesce(' COLLATE ' || nullif(a.attcollation, y.typcollation)::regcollation, '') \
+         coalesce(' COLLATE ' || nullif(a.attcollation, y.typcollation)::regcollation, ''), {DOMAINS} \
          FROM pg_attribute a JOIN pg_type y ON y.oid = a.atttypid \
-         WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
-        &[Some(&leaf.to_string())],
-    )?;
+         WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
+    );
+    let rows = conn.query(&select, &[Some(&leaf.to_string())])?;
     let column = |row: &Vec<Option<String>>| {
         let text = |i: usize| row[i].clone().unwrap_or_default();
         RemoteColumn {
@@ -24,6 +38,7 @@ pub(super) fn columns(conn: &mut Conn, leaf: u32) -> Result<Vec<RemoteColumn>, E
             remote: text(1),
             sql_type: text(2) + &text(5),
             type_name: text(2),
+            domains: text(6),
             not_null: text(3) == "t",
             generated: text(4) == "t",
             filled_by_node: false,
@@ -87,7 +102,7 @@ pub(super) fn compared(conn: &mut Conn, leaf: &RemoteLeaf) -> Result<Vec<RemoteC
     let sql = format!(
         "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, \
          a.attgenerated <> '', a.atthasdef OR a.attidentity <> '', \
-         has_column_privilege(c.oid, a.attnum, 'INSERT'), row_security_active(c.oid) \
+         has_column_privilege(c.oid, a.attnum, 'INSERT'), row_security_active(c.oid), {DOMAINS} \
          FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid \
          WHERE c.oid = to_regclass({}) AND c.relkind IN ('r', 'p') AND a.attnum > 0 \
          AND NOT a.attisdropped",
@@ -99,7 +114,7 @@ pub(super) fn compared(conn: &mut Conn, leaf: &RemoteLeaf) -> Result<Vec<RemoteC
     }
     let mut columns = Vec::new();
     for column in &leaf.columns {
-        let RemoteColumn { remote, type_name, .. } = column;
+        let RemoteColumn { remote, type_name, domains, .. } = column;
         let Some(row) = rows.iter().find(|row| row[0].as_ref() == Some(remote)) else {
             return Err(differs(format!("table {table} has no column {remote}")));
         };
@@ -107,6 +122,9 @@ pub(super) fn compared(conn: &mut Conn, leaf: &RemoteLeaf) -> Result<Vec<RemoteC
         let theirs = row[1].as_deref().unwrap_or_default();
         let why = if theirs != type_name {
             format!("has the type {theirs}, and {type_name} in {}", leaf.partition)
+        } else if row[7].as_deref().unwrap_or_default() != domains {
+            let theirs = row[7].as_deref().unwrap_or_default();
+            format!("has a domain {theirs}, and {domains} in {}", leaf.partition)
         } else if column.not_null && !is(2) {
             format!("accepts NULL, and does not in {}", leaf.partition)
         } else if column.generated || is(3) {
