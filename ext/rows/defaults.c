@@ -26,49 +26,34 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
-/* Whether a function is volatile and might look at the table being loaded. */
+/*
+ * Whether a function is volatile (or, with PROVOLATILE_STABLE, stable) and
+ * might look at the table being loaded.
+ */
 static bool
-may_look_at_tables(Oid function, void *context)
+may_look_at_tables(Oid function, void *volatility)
 {
-	return func_volatile(function) == PROVOLATILE_VOLATILE && !sluice_reads_no_table(function);
+	if (func_volatile(function) != *(char *) volatility)
+		return false;
+	return *(char *) volatility == PROVOLATILE_STABLE ? sluice_function_is_unsafe(function, NULL) :
+		!sluice_reads_no_table(function);
 }
 
 /*
  * Whether a default may do or observe something between two rows. Walks the
- * whole expression.
+ * whole expression. With PROVOLATILE_STABLE: whether it may observe rows that
+ * every snapshot sees, as those of FREEZE.
  */
 static bool
-needs_rows_one_by_one(Node *expr, void *context)
+needs_rows_one_by_one(Node *expr, void *volatility)
 {
 	if (expr == NULL)
 		return false;
-	if (check_functions_in_node(expr, may_look_at_tables, context) ||
-		(IsA(expr, CoerceToDomain) && sluice_type_is_volatile(((CoerceToDomain *) expr)->resulttype, PROVOLATILE_VOLATILE)))
+	if (check_functions_in_node(expr, may_look_at_tables, volatility) ||
+		(IsA(expr, CoerceToDomain) &&
+		 sluice_type_is_volatile(((CoerceToDomain *) expr)->resulttype, *(char *) volatility)))
 		return true;
-	return expression_tree_walker(expr, needs_rows_one_by_one, context);
-}
-
-/* Whether a function is stable and might look at tables. */
-static bool
-may_see_new_rows(Oid function, void *context)
-{
-	return func_volatile(function) == PROVOLATILE_STABLE && sluice_function_is_unsafe(function, context);
-}
-
-/*
- * Whether a default may give another value when earlier rows of the same COPY
- * are in the table, although its functions are stable: with FREEZE, every
- * snapshot sees them.
- */
-static bool
-sees_new_rows(Node *expr, void *context)
-{
-	if (expr == NULL)
-		return false;
-	if (check_functions_in_node(expr, may_see_new_rows, context) ||
-		(IsA(expr, CoerceToDomain) && sluice_type_is_volatile(((CoerceToDomain *) expr)->resulttype, PROVOLATILE_STABLE)))
-		return true;
-	return expression_tree_walker(expr, sees_new_rows, context);
+	return expression_tree_walker(expr, needs_rows_one_by_one, volatility);
 }
 
 /*
@@ -106,7 +91,7 @@ judge(const SluiceStatement *s, AttrNumber attnum, SluiceRelationCache *known)
 		ProcessCopyOptions(s->pstate, NULL, true, s->stmt->options);
 		expr = (Node *) expression_planner((Expr *) expr);
 	}
-	one_by_one = expr != NULL && needs_rows_one_by_one(expr, NULL);
+	one_by_one = expr != NULL && needs_rows_one_by_one(expr, &(char) {PROVOLATILE_VOLATILE});
 	if (changes != sluice_relation_changes)
 		return one_by_one;
 	old = MemoryContextSwitchTo(CacheMemoryContext);
@@ -140,7 +125,7 @@ sluice_default_why_not(const SluiceStatement *s, bool marker, bool freeze)
 		if (bms_is_member(i + 1, known->judged) ? bms_is_member(i + 1, known->one_by_one) :
 			judge(s, i + 1, known))
 			return "a column has a volatile default";
-		if (freeze && sees_new_rows(build_column_default(s->rel, i + 1), NULL))
+		if (freeze && needs_rows_one_by_one(build_column_default(s->rel, i + 1), &(char) {PROVOLATILE_STABLE}))
 			return "a column has a stable default, and every snapshot sees the rows of FREEZE";
 		if (order_shows(s->rel, i + 1))
 			return "a column has a volatile default, and an AFTER ROW trigger sees the order of rows";

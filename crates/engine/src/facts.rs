@@ -303,6 +303,11 @@ impl TableFacts {
         }
     }
 
+    /// Whether a user's trigger fires for each row, after all rows of the statement.
+    pub fn after_row_triggers(&self) -> bool {
+        self.triggers.iter().any(|t| t.row && !t.before && !t.internal)
+    }
+
     /// Whether a user's trigger fires once for each statement.
     pub fn statement_triggers(&self) -> bool {
         self.triggers.iter().any(|t| !t.row && !t.internal)

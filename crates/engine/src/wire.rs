@@ -46,13 +46,12 @@ pub(crate) fn is_csv(options: &Options) -> bool {
 /// Why the rows of a file should be one COPY. In other forms than that of the file, a chunk that the
 /// program cannot encode begins another COPY.
 pub(crate) fn one_copy(table: &TableFacts) -> Option<&'static str> {
-    let after = table.triggers.iter().any(|t| t.row && !t.before && !t.internal);
     if table.statement_triggers() {
         Some("a statement trigger must fire once for a file")
     } else if table.refers_to_itself {
         Some("rows may refer to later rows of the file")
     } else {
-        after.then_some("an AFTER ROW trigger sees all rows of its file")
+        table.after_row_triggers().then_some("an AFTER ROW trigger sees all rows of its file")
     }
 }
 

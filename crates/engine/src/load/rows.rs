@@ -114,7 +114,7 @@ fn rejects(reader: &Reader, job: &Job<'_>) -> Result<Option<Arc<Rejects>>, Error
         match kind {
             io::ErrorKind::AlreadyExists => already_there(error),
             io::ErrorKind::InvalidData => {
-                error.with_hint("rejects of files with other columns need a file of their own")
+                error.with_hint("rejects of files with other columns need a separate file")
             }
             _ => error,
         }

@@ -107,28 +107,23 @@ impl Found<'_> {
         failed: &mut Option<i64>,
     ) -> Result<bool, Error> {
         let other = row.content != row.number;
-        let more = match &found.after {
-            Ok(more) => *more,
-            // The name was recorded when the content had no records.
-            Err(_)
-                if other
-                    && row.complete
-                    && row.compared
-                    && pieces_until(conn, row.content, row.load)?.is_empty() =>
-            {
-                self.replaced.push(row.number);
-                return Ok(false);
-            }
-            Err(bytes) => return Err(changed(&self.sources[i].name(), bytes, row)),
+        // Nothing is loaded for which the name could have been recorded.
+        let nothing = match found.after {
+            Ok(_) => found.known.is_empty() && !(row.complete && (found.as_it_was || !other)),
+            Err(_) if !(other && row.complete && row.compared) => false,
+            Err(_) => pieces_until(conn, row.content, row.load)?.is_empty(),
         };
-        if found.known.is_empty() && !(row.complete && (found.as_it_was || !other)) {
-            // Nothing of the content is loaded that the name could stand for.
+        if nothing {
             match other {
                 true => self.replaced.push(row.number),
                 false => *failed = Some(row.number),
             }
             return Ok(false);
         }
+        let more = match &found.after {
+            Ok(more) => *more,
+            Err(bytes) => return Err(changed(&self.sources[i].name(), bytes, row)),
+        };
         // Another name may be complete while the content, which has grown, is not.
         let goes_on = !row.complete || !row.whole && !found.as_it_was && self.append;
         match self.by_begun.get(&row.content).copied() {
@@ -137,10 +132,7 @@ impl Found<'_> {
                 self.others.insert(row.content);
             }
             Some(taker) => self.copy_or_refuse(conn, i, ends, taker)?,
-            None => {
-                let begun = Some(row.content);
-                self.want(i, Wanted { begun, ..Wanted::new(&self.seen[i], ends) });
-            }
+            None => self.go_on(i, ends, row),
         }
         Ok(true)
     }
@@ -171,8 +163,7 @@ impl Found<'_> {
             self.aliases.push(Alias { seen, ends: ends.clone(), same_as: row.content, was });
         } else {
             self.notes.add(About::Continued, format!("{name} continues {}", row.name));
-            let begun = Some(row.content);
-            self.want(i, Wanted { begun, ..Wanted::new(&seen, ends) });
+            self.go_on(i, ends, row);
         }
         self.replaced.extend(failed);
         Ok(true)
@@ -187,9 +178,7 @@ impl Found<'_> {
         ends: &Ends,
         other: usize,
     ) -> Result<(), Error> {
-        let seen = self.seen[i].clone();
-        if let Some(same) = self.copy_of(conn, &seen, ends)? {
-            self.copies.push((seen, ends.clone(), same));
+        if self.add_copy(conn, i, ends)? {
             return Ok(());
         }
         let (name, other) = (self.sources[i].name(), self.sources[other].name());
@@ -227,20 +216,33 @@ impl Found<'_> {
             Some(_) => {
                 // Another name of the content may have grown, too.
                 if let Some(other) = self.by_begun.get(&row.content).copied() {
-                    let Some(same) = self.copy_of(conn, &seen, ends)? else {
-                        let other = other_name(&self.sources[other].name());
-                        return Err(grown(&name, end, more).with_hint(other));
-                    };
-                    self.copies.push((seen, ends.clone(), same));
-                    return Ok(());
+                    if self.add_copy(conn, i, ends)? {
+                        return Ok(());
+                    }
+                    let other = other_name(&self.sources[other].name());
+                    return Err(grown(&name, end, more).with_hint(other));
                 }
                 let note = format!("{name} has grown by {more} bytes");
                 self.notes.add(About::Grown, note);
-                let begun = Some(row.content);
-                self.want(i, Wanted { begun, ..Wanted::new(&seen, ends) });
+                self.go_on(i, ends, row);
             }
         }
         Ok(())
+    }
+
+    /// Loads what is left of the content of a row.
+    fn go_on(&mut self, i: usize, ends: &Ends, row: &KnownSource) {
+        let begun = Some(row.content);
+        self.want(i, Wanted { begun, ..Wanted::new(&self.seen[i], ends) });
+    }
+
+    /// Adds the name of a file if another source of this load has the same bytes. Returns whether it
+    /// has.
+    fn add_copy(&mut self, conn: &mut Conn, i: usize, ends: &Ends) -> Result<bool, Error> {
+        let seen = self.seen[i].clone();
+        let other = self.copy_of(conn, &seen, ends)?;
+        self.copies.extend(other.map(|other| (seen, ends.clone(), other)));
+        Ok(other.is_some())
     }
 
     /// Returns where the first record of a file begins that is in none of the ranges of a complete

@@ -35,7 +35,8 @@ pub(super) fn put_files(
     };
     let rows = Value::from_iter(files.iter().enumerate().map(row)).to_string();
     let (load, oid) = (load.to_string(), target.oid.to_string());
-    let earlier = take_names(conn, &rows, &oid)?;
+    let continues = files.iter().any(|file| file.begun.is_some());
+    let earlier = if continues { take_names(conn, &rows, &oid)? } else { None };
     // A stream that was loaded as a whole stays complete, even if this comparison fails.
     conn.query(
         &format!(
@@ -56,7 +57,9 @@ pub(super) fn put_files(
         ),
         &[Some(&rows), Some(&load), Some(&oid), Some(fingerprint)],
     )?;
-    keep_names(conn, earlier.as_deref(), &oid)?;
+    if earlier.is_some() {
+        keep_names(conn, earlier.as_deref(), &oid)?;
+    }
     let found = conn.query(
         &format!(
             "SELECT s.number FROM {FILES} JOIN pgsluice_loads.sources s \
@@ -95,9 +98,6 @@ fn take_names(conn: &mut Conn, files: &str, target: &str) -> Result<Option<Strin
 /// Adds the names that contents had before as other names of them. A file of such a name must not be
 /// taken for a new one, whatever it holds later.
 fn keep_names(conn: &mut Conn, earlier: Option<&str>, target: &str) -> Result<(), Error> {
-    if earlier.is_none() {
-        return Ok(());
-    }
     conn.query(
         "INSERT INTO pgsluice_loads.sources (target, name, size, modified, head, tail, options, \
            state, load, same_as, completed) \

@@ -113,6 +113,18 @@ pub(crate) fn locked_first(table: &TableFacts, target: &TargetOptions) -> bool {
         || (target.truncate || down && target.method != Method::Insert) && !lanes
 }
 
+/// A lock without an estimate of its duration.
+fn moment(
+    table: &str,
+    mode: &'static str,
+    from: &'static str,
+    until: &'static str,
+    waits: &'static str,
+) -> Lock {
+    let (seconds, build_seconds, builds) = (None, None, false);
+    Lock { mode, relation: table.to_owned(), from, until, waits, seconds, build_seconds, builds }
+}
+
 /// The locks of a plan that drops or disables objects as in `decision`.
 pub fn locks(plan: &Plan, options: &Options, decision: &Policy, size: Size) -> Vec<Lock> {
     // Other sessions do not see a new table before the commit.
@@ -149,30 +161,21 @@ pub fn locks(plan: &Plan, options: &Options, decision: &Policy, size: Size) -> V
         let referenced = choice.object.rsplit_once(" to ").map_or("", |(_, table)| table);
         locks.push(exclusive(referenced));
     }
-    let moment = |mode, from, until, waits| Lock {
-        mode,
-        relation: plan.table.clone(),
-        from,
-        until,
-        waits,
-        seconds: None,
-        build_seconds: None,
-        builds: false,
-    };
     let first = "before the first row";
+    let table = &plan.table;
     if plan.method == Method::Insert && options.target.truncate {
-        locks.push(moment("ACCESS EXCLUSIVE", first, "the TRUNCATE is committed", ALL));
+        locks.push(moment(table, "ACCESS EXCLUSIVE", first, "the TRUNCATE is committed", ALL));
     }
     if !within && builds {
-        locks.push(moment("ACCESS EXCLUSIVE", first, "the indexes are dropped", ALL));
-        let build = moment("SHARE", "the last row", "the indexes are built", "all writers");
+        locks.push(moment(table, "ACCESS EXCLUSIVE", first, "the indexes are dropped", ALL));
+        let build = moment(table, "SHARE", "the last row", "the indexes are built", "all writers");
         locks.push(Lock { build_seconds, builds, ..build });
     }
     let triggers = decision.down().any(|c| c.kind == "trigger");
     if triggers && options.target.method == Method::Lanes {
         let mode = "SHARE ROW EXCLUSIVE";
-        locks.push(moment(mode, first, "the triggers are disabled", "all writers"));
-        locks.push(moment(mode, "the last row", "the triggers are enabled", "all writers"));
+        locks.push(moment(table, mode, first, "the triggers are disabled", "all writers"));
+        locks.push(moment(table, mode, "the last row", "the triggers are enabled", "all writers"));
     }
     locks
 }
@@ -180,16 +183,10 @@ pub fn locks(plan: &Plan, options: &Options, decision: &Policy, size: Size) -> V
 /// The locks with which a load first recreates what an earlier load has left dropped or disabled.
 pub(crate) fn to_put_back(table: &str, down: &[Choice]) -> Vec<Lock> {
     let lock = |(kind, mode)| {
-        down.iter().any(|choice| choice.kind == kind).then(|| Lock {
-            mode,
-            relation: table.to_owned(),
-            from: "the beginning",
-            until: "what an earlier load dropped or disabled is recreated",
-            waits: "all writers",
-            seconds: None,
-            build_seconds: None,
-            builds: false,
-        })
+        let until = "what an earlier load dropped or disabled is recreated";
+        down.iter()
+            .any(|choice| choice.kind == kind)
+            .then(|| moment(table, mode, "the beginning", until, "all writers"))
     };
     [("index", "SHARE"), ("trigger", "SHARE ROW EXCLUSIVE")].into_iter().filter_map(lock).collect()
 }

@@ -6,7 +6,7 @@ use crate::facts::{ColumnFacts, Facts, Purpose};
 use crate::options::{Method, Options, Route};
 use crate::route::{router, NotRouted};
 use crate::text::{text, Text};
-use crate::wire::{one_copy, Wire};
+use crate::wire::Wire;
 use pgsluice_core::shape::Type;
 
 /// A note names this many partitions. If there are more, it gives their number.
@@ -115,7 +115,7 @@ fn barrier(plan: &Plan, facts: &Facts, options: &Options) -> Option<Text> {
     let barriers: [(bool, &'static str); 6] = [
         (table.refers_to_itself, "rows may refer to rows of other partitions"),
         (table.statement_triggers(), "a statement trigger of the table must fire once"),
-        (one_copy(table).is_some(), "an AFTER ROW trigger sees all rows of its file"),
+        (table.after_row_triggers(), "an AFTER ROW trigger sees all rows of its file"),
         (plan.filter.is_some(), "`where` is a condition on rows of the table"),
         (plan.encoding != "UTF8", "the server converts the encoding"),
         (dot_is_marker(dialect, plan.shape.fields, server.major()), "\\. is a marker"),

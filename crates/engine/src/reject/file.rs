@@ -5,6 +5,7 @@ use super::output::Output;
 use super::owned::{self, FileLock, Kept, Reserved};
 use super::{side_path, Amount, Existing, Reject};
 use crate::error::{Error, Kind};
+use crate::frame::excel_delimiter;
 use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner, Splitter};
 use pgsluice_core::sink::{HEADER, TRAILER};
 use std::fs::{File, OpenOptions};
@@ -391,9 +392,7 @@ impl RejectFile {
 /// The fields of a header, without a line before it that names the delimiter; `None` if it cannot be
 /// read.
 fn names_of(bytes: &[u8], dialect: &Dialect) -> Option<Vec<Vec<u8>>> {
-    let line = bytes.iter().position(|c| matches!(c, b'\r' | b'\n')).unwrap_or(bytes.len());
-    let named = bytes.get(..4).is_some_and(|start| start.eq_ignore_ascii_case(b"sep="));
-    let bytes = if named { bytes[line..].trim_ascii_start() } else { bytes };
+    let bytes = excel_delimiter(bytes).map_or(bytes, |(_, length)| &bytes[length..]);
     let mut record = Record::default();
     let whole = Scanner::new(bytes, true, dialect, Eol::Unknown).next(&mut record);
     (whole == Ok(Next::Record))

@@ -221,7 +221,7 @@ pub fn tables(conn: &mut Conn, root: &str) -> Result<Vec<(String, Vec<String>)>,
     Ok(rows.iter().map(node).collect())
 }
 
-/// Whether the role may truncate a table.
+/// Whether the role may truncate a partitioned table, and the triggers that fire then.
 fn truncates(conn: &mut Conn, table: u32) -> Result<(bool, Option<String>), Error> {
     // tgtype: 32 TRUNCATE
     let select = "SELECT has_table_privilege($1::oid, 'TRUNCATE'), \
@@ -292,8 +292,8 @@ pub fn connect(
     given: &[(String, String)],
 ) -> Result<Conn, Error> {
     // The server may have been renamed or dropped since a load has prepared transactions there.
-    if let Some((_, url)) = given.iter().find(|(node, _)| node == name) {
-        return open(name, &Address(url.clone()));
+    if let Some(address) = given_address(name, given)? {
+        return open(name, &address);
     }
     let find = "SELECT oid FROM pg_catalog.pg_foreign_server WHERE srvname = $1";
     let rows = coordinator.query(find, &[Some(name)])?;
@@ -331,6 +331,12 @@ pub fn of_node(name: &str, error: Error) -> Error {
     }
 }
 
+/// The address that the user gives for a node.
+fn given_address(name: &str, given: &[(String, String)]) -> Result<Option<Address>, Error> {
+    let given = given.iter().find(|(node, _)| node == name);
+    given.map(|(_, url)| written_address(url)).transpose()
+}
+
 /// The address of a foreign server, from its options and those of the role's user mapping. It
 /// always has a password, which may be empty: the coordinator's password must not be sent to a
 /// node.
@@ -340,10 +346,9 @@ fn address(
     oid: &str,
     given: &[(String, String)],
 ) -> Result<Address, Error> {
-    if let Some((_, url)) = given.iter().find(|(node, _)| node == name) {
-        return written_address(url);
+    if let Some(address) = given_address(name, given)? {
+        return Ok(address);
     }
-
     let rows = conn.query(
         "SELECT option_name, option_value FROM pg_foreign_server, \
            pg_options_to_table(srvoptions) WHERE oid = $1::oid \

@@ -239,8 +239,8 @@ fn a_gap_is_loaded_under_any_name() {
     }
 }
 
-/// Files that have only a header are names of one content, until they get records. Then each is a
-/// file of its own.
+/// Two files that have only a header are recorded as the same file. When they get different records,
+/// they are separate files.
 #[test]
 fn files_that_begin_with_a_header_alone() {
     let mut world = world();

@@ -119,12 +119,11 @@ pub(super) fn compared(conn: &mut Conn, leaf: &RemoteLeaf) -> Result<Vec<RemoteC
             return Err(differs(format!("table {table} has no column {remote}")));
         };
         let is = |i: usize| row[i].as_deref() == Some("t");
-        let theirs = row[1].as_deref().unwrap_or_default();
-        let why = if theirs != type_name {
-            format!("has the type {theirs}, and {type_name} in {}", leaf.partition)
-        } else if row[7].as_deref().unwrap_or_default() != domains {
-            let theirs = row[7].as_deref().unwrap_or_default();
-            format!("has a domain {theirs}, and {domains} in {}", leaf.partition)
+        let theirs = |i: usize| row[i].as_deref().unwrap_or_default();
+        let why = if theirs(1) != type_name {
+            format!("has the type {}, and {type_name} in {}", theirs(1), leaf.partition)
+        } else if theirs(7) != domains {
+            format!("has a domain {}, and {domains} in {}", theirs(7), leaf.partition)
         } else if column.not_null && !is(2) {
             format!("accepts NULL, and does not in {}", leaf.partition)
         } else if column.generated || is(3) {
