@@ -27,6 +27,7 @@
  * error could leave wrong. Each is reset in a PG_FINALLY block. Everything
  * else of a statement is in its memory contexts and resource owners. The
  * report is marked valid as the last step, so a COPY that failed shows no row.
+ * That is so for a COPY that stock COPY does, too.
  */
 #include "copy/copy.h"
 
@@ -56,11 +57,25 @@ static ProcessUtility_hook_type prev_ProcessUtility = NULL;
 static int	running;			/* our COPYs in progress, each called by the one before */
 
 /*
- * Records why stock COPY does the work. Raises an error if the statement does
- * not allow that.
+ * The session's last COPY is this one from now on, whatever becomes of it. A
+ * COPY that another one of ours has called never is: the outer one ends later.
  */
 static void
-fall_back(SluiceStatement *s, const char *reason)
+begin_report(void)
+{
+	if (running > 0)
+		return;
+	memset(&sluice_report, 0, sizeof(sluice_report));
+	sluice_report.user = GetUserId();
+}
+
+/*
+ * Records why stock COPY does the work; `stock` gets the report, which is
+ * valid when stock COPY has done it. Raises an error if the statement does not
+ * allow that.
+ */
+static void
+fall_back(SluiceStatement *s, const char *reason, SluiceReport *stock)
 {
 	const char *needs = sluice_option_that_needs_us(&s->options);
 
@@ -78,12 +93,10 @@ fall_back(SluiceStatement *s, const char *reason)
 	/* The last COPY is going to be the one that has called this one. */
 	if (running > 0)
 		return;
-	memset(&sluice_report, 0, sizeof(sluice_report));
-	sluice_report.valid = true;
-	sluice_report.user = GetUserId();
 	sluice_report.route = "stock";
 	sluice_report.relid = s->rel ? RelationGetRelid(s->rel) : InvalidOid;
 	strlcpy(sluice_report.reason, reason, sizeof(sluice_report.reason));
+	*stock = sluice_report;
 }
 
 /*
@@ -228,17 +241,18 @@ copy_inside(SluiceStatement *s, PlannedStmt *pstmt, const char *query,
 
 /*
  * Does the COPY if that can be done exactly as stock COPY would do it, and
- * returns whether it did.
+ * returns whether it did. If not, `stock` gets the report: see fall_back().
  */
 static bool
 take_over(PlannedStmt *pstmt, const char *query, ProcessUtilityContext context,
 		  QueryEnvironment *env, const SluiceOptions *own, DestReceiver *dest,
-		  QueryCompletion *qc)
+		  QueryCompletion *qc, SluiceReport *stock)
 {
 	SluiceStatement s = {0};
 	const char *reason = NULL;
 	Oid			function = InvalidOid;
 
+	begin_report();
 	s.options = *own;
 	s.completion = qc;
 	s.stmt = castNode(CopyStmt, pstmt->utilityStmt);
@@ -257,7 +271,7 @@ take_over(PlannedStmt *pstmt, const char *query, ProcessUtilityContext context,
 	if (reason == NULL)
 		reason = sluice_why_not(&s);
 	if (reason != NULL)
-		fall_back(&s, reason);
+		fall_back(&s, reason, stock);
 	else if (sluice_hooks_came_first)
 		copy_inside(&s, pstmt, query, context, env, dest, function);
 	else
@@ -292,6 +306,7 @@ sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 	bool		has_own = loads && sluice_has_own_options(stmt);
 	bool		discards = IsA(stmt, DiscardStmt) &&
 		((DiscardStmt *) pstmt->utilityStmt)->target == DISCARD_ALL;
+	SluiceReport stock = {0};	/* of a COPY that stock COPY does; without a route: of none */
 	Oid			previous;
 
 	if (loads && (sluice_enabled || has_own))
@@ -304,7 +319,7 @@ sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 		readOnlyTree = false;
 		sluice_find_options((CopyStmt *) pstmt->utilityStmt, has_own, &own);
 		if (own.asked != SLUICE_ASKED_OFF &&
-			take_over(pstmt, queryString, context, queryEnv, &own, dest, qc))
+			take_over(pstmt, queryString, context, queryEnv, &own, dest, qc, &stock))
 			return;
 	}
 	previous = sluice_index_before_utility(pstmt->utilityStmt);
@@ -320,14 +335,32 @@ sluice_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 	PG_FINALLY();
 	{
 		sluice_index_after_utility(previous);
+		/* A COPY that this one has called may have left its own. */
+		if (stock.route != NULL)
+			sluice_report = stock;
 	}
 	PG_END_TRY();
+	if (stock.route != NULL)
+		sluice_report.valid = true;
 	/* The statement itself may have been freed by now. */
 	if (discards)
 	{
 		memset(&sluice_report, 0, sizeof(sluice_report));
 		sluice_index_forget();
 	}
+}
+
+/*
+ * Says that the last COPY has no row because it did not succeed, or not yet: a
+ * trigger may look. `reason`: why stock COPY does it, or empty.
+ */
+static void
+explain_failure(const char *reason)
+{
+	ereport(NOTICE,
+			(errmsg("the last COPY FROM of this session failed, or is still running"),
+			 reason[0] ? errdetail("It was left to stock COPY: %s.", reason) : 0,
+			 errhint("It is shown once it has succeeded.")));
 }
 
 /* The row of the view pgsluice.last_copy. */
@@ -339,10 +372,16 @@ pgsluice_last_copy(PG_FUNCTION_ARGS)
 	bool		nulls[24] = {0};
 	char		wal[32];
 	ReturnSetInfo *rsinfo = sluice_begin_rows(fcinfo, lengthof(values));
+	bool		began = OidIsValid(r->user);
 
-	if (!r->valid || !sluice_may_see(r->user))
+	if (!began || !sluice_may_see(r->user))
 	{
-		sluice_explain_nothing(r->valid, "COPY FROM", "pgsluice.copy");
+		sluice_explain_nothing(began, "COPY FROM", "pgsluice.copy");
+		return (Datum) 0;
+	}
+	if (!r->valid)
+	{
+		explain_failure(r->reason);
 		return (Datum) 0;
 	}
 	values[0] = ObjectIdGetDatum(r->relid);

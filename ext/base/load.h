@@ -171,8 +171,14 @@ struct SluiceLoad
 	uint64		alone_limit;	/* bytes that are loaded before workers are started */
 	uint64		alone;			/* source.bytes when workers were last considered */
 	SluicePipeline *pipeline;	/* NULL until workers are started */
+	/*
+	 * Ends the workers that have joined the session, before code of a user
+	 * runs in it; belongs to workers/. Set while there is a pipeline.
+	 */
+	void		(*dismiss_readers) (SluiceLoad *load);
 	SluiceDuplicates duplicates;
 	SluiceRejects *rejects;		/* NULL: an error ends the statement */
+	bool		rejects_run_code;	/* keeping a rejected record may run code of a user */
 	/* With rejects, for the slice that is being accepted: */
 	const Datum *values;		/* of its asks, already read; NULL: they have to be read */
 	ErrorData **unreadable;		/* for each row, why its values cannot be read, or NULL */

@@ -8,6 +8,9 @@
 #include "compat/compat.h"
 #include "ffi/pgsluice_core.h"
 
+#include "access/transam.h"
+#include "catalog/pg_trigger.h"
+
 /* The core forms tuples and pages for such servers only. */
 #if BLCKSZ != 8192 || SIZEOF_VOID_P != 8 || defined(WORDS_BIGENDIAN)
 #error "pgsluice is built for servers of 64 bits, little-endian, with pages of 8 kB"
@@ -16,7 +19,7 @@
 /* What the last COPY of this session did; shown by pgsluice.last_copy. */
 typedef struct SluiceReport
 {
-	bool		valid;			/* there was a COPY */
+	bool		valid;			/* the COPY has succeeded */
 	Oid			relid;
 	const char *route;
 	uint64		rows;
@@ -39,7 +42,7 @@ typedef struct SluiceReport
 	uint64		replaced;		/* rows that a duplicate has replaced */
 	uint64		index_memory;	/* the most bytes of waiting index entries; 0: none waited */
 	uint32		switched_off;	/* switches that are off: see sluice_switched_off() */
-	Oid			user;			/* the user who ran it */
+	Oid			user;			/* the user who ran it; InvalidOid: there was no COPY */
 	char		reason[256];	/* why stock COPY did it, or empty */
 } SluiceReport;
 
@@ -57,7 +60,7 @@ extern const char sluice_build[];
 #define SLUICE_REPLACED_HINT "A new session has the new library, and workers again."
 
 /* require_build.c */
-extern void sluice_require_build(const char *build);
+extern bool sluice_require_build(const char *build, int level);
 
 /* report.c */
 extern ReturnSetInfo *sluice_begin_rows(FunctionCallInfo fcinfo, int columns);
@@ -257,6 +260,17 @@ typedef bool (*SluiceIsSought) (HeapTuple tuple, TupleDesc desc, const void *con
 
 extern bool sluice_any_trigger(Oid relid, SluiceIsSought is_sought, const void *context);
 extern bool sluice_any_constraint(Oid relid, SluiceIsSought is_sought, const void *context);
+
+/*
+ * Whether a trigger runs code of a user after each row that is inserted. The
+ * server's own functions, such as the checks of foreign keys, do not count.
+ */
+static inline bool
+sluice_is_after_trigger(int16 type, Oid function)
+{
+	return TRIGGER_FOR_ROW(type) && TRIGGER_FOR_AFTER(type) && TRIGGER_FOR_INSERT(type) &&
+		function >= FirstNormalObjectId;
+}
 
 /* What is known of a relation. Entries are reused. */
 typedef struct SluiceRelationCache

@@ -2,8 +2,9 @@
  * The report of the session's last COPY, and what all functions that show such
  * a report share: who may see it, and the message if there is nothing to show.
  *
- * The report is filled while the COPY runs and becomes valid at its end. After
- * an error it is not valid, because a failed statement did nothing. It is
+ * The report is filled while the COPY runs and becomes valid at its end, also
+ * if stock COPY does it. After an error it is not valid, because a failed
+ * statement did nothing; it then only says that there was one. It is
  * shown to the user who ran the COPY and to members of pg_read_all_stats, as
  * pg_stat_activity shows a query: SET ROLE may change the current user within
  * a session.

@@ -7,14 +7,17 @@
 #include "base/pgsluice.h"
 
 /*
- * Raises an error, in a worker of a ParallelContext, if the leader has another
- * build of the library.
+ * Whether this worker's leader has the same build of the library. If not,
+ * reports that at `level`: an error, or a message of a worker that leaves.
  */
-void
-sluice_require_build(const char *build)
+bool
+sluice_require_build(const char *build, int level)
 {
-	if (strncmp(build, sluice_build, SLUICE_BUILD_LEN) != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg(SLUICE_REPLACED), errhint(SLUICE_REPLACED_HINT)));
+	if (strncmp(build, sluice_build, SLUICE_BUILD_LEN) == 0)
+		return true;
+	ereport(level,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("%s%s", level < ERROR ? "pgsluice worker ends: " : "", SLUICE_REPLACED),
+			 errhint(SLUICE_REPLACED_HINT)));
+	return false;
 }

@@ -3,9 +3,11 @@
  * inserted by a plain INSERT of the user, with its privileges, rules and
  * triggers.
  *
- * The INSERT is executed once with no rows when the COPY begins. So a wrong
- * name, a missing column or a missing privilege is reported before any data is
- * read, and not when the first record is rejected after an hour.
+ * When the COPY begins, EXPLAIN does with the INSERT all that precedes its
+ * execution. So a wrong name, a missing column or a missing privilege is
+ * reported before any data is read, and not when the first record is rejected
+ * after an hour. The INSERT is not executed, because even with no rows it
+ * would fire the table's statement triggers.
  */
 #include "base/pgsluice.h"
 
@@ -18,6 +20,7 @@
 #include "nodes/nodeFuncs.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/plancache.h"
 #include "utils/rel.h"
 #include "utils/varlena.h"
 
@@ -117,14 +120,33 @@ runs_code(Oid relid)
 static void
 try_insert(const char *name, const char *const *columns, const Oid *types, int ncolumns)
 {
-	StringInfo	sql = start_insert(name, columns, ncolumns);
+	StringInfo	sql = makeStringInfo();
 
+	appendStringInfo(sql, "EXPLAIN (COSTS OFF) %s", start_insert(name, columns, ncolumns)->data);
 	for (int i = 0; i < ncolumns; i++)
 		appendStringInfo(sql, "%s NULL::%s", i > 0 ? "," : "SELECT",
 						 format_type_be_qualified(types[i]));
 	appendStringInfoString(sql, " WHERE false");
-	if (SPI_execute(sql->data, false, 0) != SPI_OK_INSERT)
+	if (SPI_execute(sql->data, false, 0) != SPI_OK_UTILITY)
 		elog(ERROR, "pgsluice: could not try \"%s\"", sql->data);
+}
+
+/*
+ * Whether one of the statements that the table's rules have left of the INSERT
+ * inserts the row. The server marks that one.
+ */
+static bool
+inserts_the_row(SPIPlanPtr plan)
+{
+	CachedPlanSource *source = linitial(SPI_plan_get_plan_sources(plan));
+	ListCell   *lc;
+
+	foreach(lc, source->query_list)
+	{
+		if (lfirst_node(Query, lc)->canSetTag)
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -171,8 +193,16 @@ sluice_spi_insert_open(const char *name, const char *option, Relation target,
 	try_insert(kept->name, columns, types, ncolumns);
 	kept->runs_code = runs_code(relid);
 	kept->plan = SPI_prepare(sql->data, ncolumns, unconstify(Oid *, types));
-	if (kept->plan == NULL || SPI_keepplan(kept->plan) != 0)
+	if (kept->plan == NULL)
 		elog(ERROR, "pgsluice: could not prepare \"%s\"", sql->data);
+	if (!inserts_the_row(kept->plan))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("a rule of table \"%s\" of COPY option \"%s\" does not insert the rows",
+						range->relname, option),
+				 errhint("Drop the rule, or name another table.")));
+	if (SPI_keepplan(kept->plan) != 0)
+		elog(ERROR, "pgsluice: could not keep \"%s\"", sql->data);
 	SPI_finish();
 	callback->func = free_plan;
 	callback->arg = kept->plan;

@@ -14,7 +14,8 @@
  * A leaf may turn out, when its first row arrives, to take its rows one by
  * one: it is foreign, or has a BEFORE ROW trigger or a volatile CHECK. Then
  * all waiting rows are inserted first, with their index entries, because
- * these may look at them.
+ * these may look at them. Workers that are in the session end before: such a
+ * trigger may change catalogs that they read (workers/session.c).
  */
 #include "heap/heap.h"
 
@@ -177,6 +178,21 @@ takes_single_rows(SluiceLoad *load, const ResultRelInfo *rri)
 		rri->ri_RelationDesc->rd_rel->relam != HEAP_TABLE_AM_OID ||
 		(rri->ri_TrigDesc && rri->ri_TrigDesc->trig_insert_before_row) ||
 		(!load->volatile_checks && has_own_volatile_checks(load, rri->ri_RelationDesc));
+}
+
+/*
+ * Whether the leaf has a trigger of a user that runs after each row. Another
+ * session may have created it since workers have joined the session.
+ */
+static bool
+has_after_trigger(const TriggerDesc *triggers)
+{
+	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
+	{
+		if (sluice_is_after_trigger(triggers->triggers[i].tgtype, triggers->triggers[i].tgfoid))
+			return true;
+	}
+	return false;
 }
 
 /* Copies the row, with all it points to, to a separate slot of the leaf. */
@@ -371,6 +387,8 @@ take_single_row(SluiceLoad *load, ResultRelInfo *rri, TupleTableSlot *slot)
 				 errmsg("partition \"%s\" was attached or changed during the COPY",
 						RelationGetRelationName(rri->ri_RelationDesc)),
 				 errhint("Run the COPY again.")));
+	if (load->pipeline)
+		load->dismiss_readers(load);
 	slot = copy_for_leaf(load, rri, slot);
 	/* An error of this insertion must not show the record. */
 	load->record = NULL;
@@ -404,6 +422,9 @@ sluice_route(SluiceLoad *load, TupleTableSlot **slot)
 			take_single_row(load, rri, *slot);
 			return NULL;
 		}
+		/* With rejects, the triggers run at the end of this attempt. */
+		if (load->rejects && load->pipeline && has_after_trigger(rri->ri_TrigDesc))
+			load->dismiss_readers(load);
 		batch = open_batch(load, rri);
 		rri->ri_CopyMultiInsertBuffer = (struct CopyMultiInsertBuffer *) batch;
 	}

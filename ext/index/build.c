@@ -503,6 +503,11 @@ sluice_index_open_sorter(SluiceIndexBuild *build, Size memory)
 									 IndexRelationGetNumberOfAttributes(build->index), &rules);
 	if (build->core == NULL)
 		checked(build, SLUICE_INDEX_NO_MEMORY, NULL);
+	/*
+	 * No rows wait here for the numbers of their values: that there are too
+	 * many is known when a row is added.
+	 */
+	sluice_index_checked(build, pgsluice_index_settle(build->core));
 }
 
 /*

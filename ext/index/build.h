@@ -10,6 +10,7 @@
 #include "access/amapi.h"
 #include "access/nbtree.h"
 #include "nodes/execnodes.h"
+#include "port/atomics.h"
 #include "portability/instr_time.h"
 #include "utils/rel.h"
 
@@ -121,6 +122,7 @@ struct IndexWriter
 	struct ForeignKeys *foreign_keys;	/* checks each value once; NULL: each row is checked */
 	List	   *deferred;		/* indexes to be built at the end */
 	List	   *late;			/* indexes that get their entries at the end */
+	List	   *reopened;		/* the same two, once they are complete: they stay open until the writer closes */
 	InsertedRows *batches;		/* in table order */
 	Size		line_bytes;		/* of lines that are not consecutive */
 	CountedRows counted;		/* the batch that was searched last */
@@ -223,6 +225,7 @@ typedef struct SluiceIndexBuild
 	int			memory;			/* kB for the rows of a run */
 	int			workers;		/* the most workers that may help to read and sort */
 	struct ParallelBuild *team;	/* the workers, while there are any */
+	pg_atomic_uint32 *blocks_done;	/* blocks that all processes have read; NULL: this one reads alone */
 	uint64		team_spilled;	/* bytes that workers spilled */
 	bool		parted;			/* the workers' results could not be combined */
 	SluiceNewBlocks blocks;		/* for new leaves of an index that others can reach */
@@ -338,7 +341,7 @@ extern void sluice_hash_merge_flush(HashMerge *merge);
 typedef struct OtherMethods OtherMethods;
 
 extern OtherMethods *sluice_other_methods_open(ResultRelInfo *all, const IndexStrategy *ways,
-											   IndexUse **taken, Size memory);
+											   IndexUse **taken, Size memory, Oid *current);
 extern List *sluice_other_methods_row(OtherMethods *others, ResultRelInfo *rri, TupleTableSlot *slot,
 									  EState *estate);
 extern void sluice_other_methods_flush(OtherMethods *others);
@@ -386,7 +389,7 @@ extern SortedInsert *sluice_sorted_insert_open(ResultRelInfo *rri, CopyFromState
 extern void sluice_sorted_insert_look(SortedInsert *inserts, FirstRefusal *first);
 extern SortedInsert *sluice_sorted_insert_next(CopyFromState cstate, SortedInsert *last);
 extern bool sluice_sorted_insert_checks(CopyFromState cstate);
-extern const ResultRelInfo *sluice_sorted_insert_indexes(const SortedInsert *inserts);
+extern const ResultRelInfo *sluice_sorted_insert_indexes(const SortedInsert *inserts, Oid *current);
 extern void sluice_sorted_insert_rows(SortedInsert *inserts, const PlacedRow *rows, int count,
 									  uint64 *line);
 extern bool sluice_sorted_insert_waits(const SortedInsert *inserts);

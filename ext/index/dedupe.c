@@ -165,10 +165,10 @@ sluice_keep_lost_row(SluiceDuplicates *duplicates, ResultRelInfo *rri, EState *e
 
 /*
  * The pairs are sorted by the losing row. So rows are deleted in table order,
- * and each page is visited once.
+ * and each page is visited once, or twice if the rows are stored before.
  */
 static void
-open_pairs(DuplicatePairs *pairs, bool replace)
+open_pairs(DuplicatePairs *pairs, const SluiceDuplicates *duplicates)
 {
 	TupleDesc	desc = CreateTemplateTupleDesc(2);
 	AttrNumber	column = 1;
@@ -180,9 +180,10 @@ open_pairs(DuplicatePairs *pairs, bool replace)
 	TupleDescInitEntry(desc, 2, "came", INT8OID, -1, 0);
 	compat_finish_descriptor(desc);
 	pairs->sort = tuplesort_begin_heap(desc, 1, &column, &operator, &collation, &nulls_first,
-									   maintenance_work_mem / 2, NULL, TUPLESORT_NONE);
+									   maintenance_work_mem / 2, NULL,
+									   duplicates->lost_rows ? TUPLESORT_RANDOMACCESS : TUPLESORT_NONE);
 	pairs->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
-	pairs->replace = replace;
+	pairs->replace = duplicates->mode == SLUICE_DUPLICATE_REPLACE;
 }
 
 /*
@@ -253,56 +254,87 @@ check_ours(IndexWriter *load, Relation index, ItemPointer tid, TupleTableSlot *r
 				 errtableconstraint(load->rri->ri_RelationDesc, RelationGetRelationName(index))));
 }
 
-/* Deletes the losing row of a pair. */
+/* What is done for each pair. `row` is a slot for a row of the table. */
+typedef void (*PairWork) (IndexWriter *load, Relation index, IndexInfo *info,
+						  TupleTableSlot *pair, TupleTableSlot *row);
+
+/* Stores the losing row of a pair in the table of duplicates_to. */
 static void
-lose(IndexWriter *load, Relation index, IndexInfo *info, TupleTableSlot *pair,
-	 TupleTableSlot *row)
+keep_loser(IndexWriter *load, Relation index, IndexInfo *info, TupleTableSlot *pair,
+		   TupleTableSlot *row)
 {
-	SluiceDuplicates *duplicates = load->duplicates;
-	Relation	rel = load->rri->ri_RelationDesc;
 	bool		isnull;
 	ItemPointerData loser = tid_of(slot_getattr(pair, 1, &isnull));
 	ItemPointerData came = tid_of(slot_getattr(pair, 2, &isnull));
 
 	if (load->disturbed)
 		check_ours(load, index, &came, row);
-	if (duplicates->lost_rows)
-	{
-		fetch(rel, &loser, row);
-		sluice_keep_lost_row(duplicates, load->rri, load->estate, index, info, row,
-							   sluice_index_line_of(load, &came));
-	}
+	fetch(load->rri->ri_RelationDesc, &loser, row);
+	sluice_keep_lost_row(load->duplicates, load->rri, load->estate, index, info, row,
+						 sluice_index_line_of(load, &came));
 	ExecClearTuple(row);
-	simple_heap_delete(rel, &loser);
+}
+
+/* Deletes the losing row of a pair. */
+static void
+lose(IndexWriter *load, Relation index, IndexInfo *info, TupleTableSlot *pair,
+	 TupleTableSlot *row)
+{
+	SluiceDuplicates *duplicates = load->duplicates;
+	bool		isnull;
+	ItemPointerData loser = tid_of(slot_getattr(pair, 1, &isnull));
+	ItemPointerData came = tid_of(slot_getattr(pair, 2, &isnull));
+
+	if (load->disturbed)
+		check_ours(load, index, &came, row);
+	ExecClearTuple(row);
+	simple_heap_delete(load->rri->ri_RelationDesc, &loser);
 	if (duplicates->mode == SLUICE_DUPLICATE_SKIP)
 		duplicates->skipped++;
 	else
 		duplicates->replaced++;
 }
 
-/*
- * Deletes all losing rows. A pair has two adjacent rows with equal keys: of
- * several rows with the same key all but one lose, each of them once.
- */
+/* Does the work for each pair, in the order of the losing rows. */
 static void
-lose_all(IndexWriter *load, DuplicatePairs *pairs)
+for_each_pair(IndexWriter *load, DuplicatePairs *pairs, PairWork work)
 {
 	Relation	index = index_open(load->duplicates->arbiter, NoLock);
 	IndexInfo  *info = BuildIndexInfo(index);
 	TupleTableSlot *row = table_slot_create(load->rri->ri_RelationDesc, NULL);
 
-	tuplesort_performsort(pairs->sort);
 	while (tuplesort_gettupleslot(pairs->sort, true, false, pairs->slot, NULL))
 	{
 		MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(load->estate));
 
 		CHECK_FOR_INTERRUPTS();
-		lose(load, index, info, pairs->slot, row);
+		work(load, index, info, pairs->slot, row);
 		MemoryContextSwitchTo(old);
 		ResetPerTupleExprContext(load->estate);
 	}
 	ExecDropSingleTupleTableSlot(row);
 	index_close(index, NoLock);
+}
+
+/*
+ * Deletes all losing rows. A pair has two adjacent rows with equal keys: of
+ * several rows with the same key all but one lose, each of them once.
+ *
+ * Those that duplicates_to wants are all stored before the first one is
+ * deleted. Each row that is stored is a command of its own, and until the
+ * transaction ends, the server remembers each pair of a command that inserted
+ * rows and one that deleted some. So one command deletes all of them.
+ */
+static void
+lose_all(IndexWriter *load, DuplicatePairs *pairs)
+{
+	tuplesort_performsort(pairs->sort);
+	if (load->duplicates->lost_rows)
+	{
+		for_each_pair(load, pairs, keep_loser);
+		tuplesort_rescan(pairs->sort);
+	}
+	for_each_pair(load, pairs, lose);
 }
 
 /* ----------------------------------------------------------------
@@ -471,7 +503,7 @@ sluice_dedupe(IndexWriter *load, SluiceIndexBuilt *arbiter)
 {
 	DuplicatePairs pairs;
 
-	open_pairs(&pairs, load->duplicates->mode == SLUICE_DUPLICATE_REPLACE);
+	open_pairs(&pairs, load->duplicates);
 	sluice_index_build_all(load->rri->ri_RelationDesc, arbiter, 1, 0, &pairs);
 	if (!arbiter->fit)
 		add_pairs_by_sort(load, arbiter->index, &pairs);

@@ -49,7 +49,9 @@
  * Locks: an index that is left for the end loses the executor's
  * RowExclusiveLock. The build takes AccessExclusiveLock, as REINDEX does. If
  * something in the session still has the index open (a cursor), its file is
- * not replaced, and its entries are inserted one by one.
+ * not replaced, and its entries are inserted one by one. Once all are
+ * complete, they are open again until the COPY ends: a trigger that drops or
+ * rebuilds one is refused, as during stock COPY.
  *
  * SERIALIZABLE transactions may have read a part of the index before. Their
  * predicate locks are moved to the whole table. The conflict check is made at
@@ -749,14 +751,9 @@ any_is_ranked(Relation heap, const SluiceIndexBuilt *built, int count)
 	return ranked;
 }
 
-/*
- * Called when all rows are in the table: completes the indexes that have
- * waited, with `workers` workers. Uses `most` if the indexes can do with less
- * memory for each worker. Ranked values cannot: if they do not fit into it,
- * they take twice as long.
- */
-void
-sluice_index_finish_deferred(IndexWriter *load, int workers, int most)
+/* Completes the indexes that have waited. */
+static void
+finish_waiting(IndexWriter *load, int workers, int most)
 {
 	SluiceIndexBuilt *built;
 	List	   *others = list_copy(load->late);
@@ -764,14 +761,6 @@ sluice_index_finish_deferred(IndexWriter *load, int workers, int most)
 	ListCell   *lc;
 	CopyProgress copy;
 
-	Assert(load->sorted == NULL);
-	/*
-	 * If the command ID has changed, another command may have put rows into
-	 * the table.
-	 */
-	load->disturbed = GetCurrentCommandId(false) != load->cid;
-	if (load->deferred == NIL || load->used == 0)
-		return;
 	built = palloc0(sizeof(SluiceIndexBuilt) * list_length(load->deferred));
 	foreach(lc, load->deferred)
 	{
@@ -792,4 +781,40 @@ sluice_index_finish_deferred(IndexWriter *load, int workers, int most)
 	workers = build_all(load, built, count, workers);
 	complete(load, built, count, others, workers);
 	end_progress(&copy);
+}
+
+/*
+ * Opens these indexes again, with the executor's lock, for the triggers that
+ * follow. sluice_index_close() closes them.
+ */
+static void
+open_again(IndexWriter *load, List *indexes)
+{
+	MemoryContext old = MemoryContextSwitchTo(load->context);
+	ListCell   *lc;
+
+	foreach(lc, indexes)
+		load->reopened = lappend(load->reopened, index_open(lfirst_oid(lc), RowExclusiveLock));
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * Called when all rows are in the table, and only once if indexes have waited:
+ * completes these, with `workers` workers. Uses `most` if the indexes can do
+ * with less memory for each worker. Ranked values cannot: if they do not fit
+ * into it, they take twice as long.
+ */
+void
+sluice_index_finish_deferred(IndexWriter *load, int workers, int most)
+{
+	Assert(load->sorted == NULL);
+	/*
+	 * If the command ID has changed, another command may have put rows into
+	 * the table.
+	 */
+	load->disturbed = GetCurrentCommandId(false) != load->cid;
+	if (load->deferred != NIL && load->used > 0)
+		finish_waiting(load, workers, most);
+	open_again(load, load->deferred);
+	open_again(load, load->late);
 }

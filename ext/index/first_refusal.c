@@ -265,22 +265,23 @@ sluice_first_refusal_raise(const FirstRefusal *first, CopyFromState cstate)
 }
 
 /*
- * The index that a caught error is from. If the error names no constraint, it
- * is the first index that has expressions or a predicate, which may raise one.
- * Otherwise it is an OID above all others, because AFTER triggers come after
- * the indexes.
+ * The index that a caught error is from: the one that the row was being
+ * inserted into, or the one that the error names. Otherwise it is an OID above
+ * all others, because AFTER triggers come after the indexes.
  */
 static Oid
-index_of_error(const ErrorData *error, const ResultRelInfo *all)
+index_of_error(const ErrorData *error, const SortedInsert *inserts)
 {
-	for (int i = 0; i < all->ri_NumIndices; i++)
+	Oid			current;
+	const ResultRelInfo *all = sluice_sorted_insert_indexes(inserts, &current);
+
+	if (OidIsValid(current))
+		return current;
+	for (int i = 0; i < all->ri_NumIndices && error->constraint_name; i++)
 	{
 		Relation	index = all->ri_IndexRelationDescs[i];
 
-		if (error->constraint_name ?
-			strcmp(error->constraint_name, RelationGetRelationName(index)) == 0 :
-			all->ri_IndexRelationInfo[i]->ii_Expressions != NIL ||
-			all->ri_IndexRelationInfo[i]->ii_Predicate != NIL)
+		if (strcmp(error->constraint_name, RelationGetRelationName(index)) == 0)
 			return RelationGetRelid(index);
 	}
 	return PG_UINT32_MAX;
@@ -308,7 +309,7 @@ sluice_index_refuse_earlier(CopyFromState cstate)
 	for (SortedInsert *at = NULL; (at = sluice_sorted_insert_next(cstate, at)) != NULL;)
 	{
 		if (first.tuple == NULL)
-			first.oid = index_of_error(error, sluice_sorted_insert_indexes(at));
+			first.oid = index_of_error(error, at);
 		sluice_sorted_insert_look(at, &first);
 	}
 	if (first.tuple)

@@ -373,11 +373,14 @@ sluice_index_scan_open(SluiceIndexBuild *build)
 void
 sluice_index_scan_range(SluiceIndexScan *scan, BlockNumber block, BlockNumber end)
 {
+	pg_atomic_uint32 *all_done = scan->build->blocks_done;
+
 	for (; block < end && !scan->build->unfit; block++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		scan_block(scan, block);
-		pgstat_progress_update_param(PROGRESS_SCAN_BLOCKS_DONE, block + 1);
+		pgstat_progress_update_param(PROGRESS_SCAN_BLOCKS_DONE, all_done ?
+									 pg_atomic_add_fetch_u32(all_done, 1) : block + 1);
 	}
 	if (!scan->build->unfit)
 		scan_odd_blocks(scan);

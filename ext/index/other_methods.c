@@ -8,6 +8,10 @@
  * the one that stock COPY raises, for the same row. Only the insertion of the
  * entries comes later, and that cannot fail because of the data of a row: see
  * sorted_insert.c, which also says why no one can miss an entry.
+ *
+ * An error of a predicate or of an expression does not name its index, and
+ * first_refusal.c must know it. So if an index of the table has one, the
+ * executor inserts each row into one index at a time.
  */
 #include "index/build.h"
 
@@ -39,24 +43,31 @@ struct OtherMethods
 	int			count;
 	OtherMethod *methods;		/* in the order in which stock COPY inserts into them */
 	const ResultRelInfo *all;	/* the table's indexes, before some were taken out */
+	Oid		   *current;		/* a row is being inserted into this index; InvalidOid: into none */
 };
 
 /*
  * Takes the indexes whose entries wait by the rule, each with `memory` bytes.
- * Returns NULL if there are none.
+ * Returns NULL if there are none, and no index of the table has a predicate or
+ * an expression. `current` shows into which index a row is being inserted.
  */
 OtherMethods *
-sluice_other_methods_open(ResultRelInfo *all, const IndexStrategy *ways, IndexUse **taken, Size memory)
+sluice_other_methods_open(ResultRelInfo *all, const IndexStrategy *ways, IndexUse **taken, Size memory,
+						  Oid *current)
 {
 	OtherMethods *others = palloc0(sizeof(OtherMethods));
+	bool		may_fail = false;
 
 	others->all = all;
+	others->current = current;
 	others->methods = palloc0(sizeof(OtherMethod) * all->ri_NumIndices);
 	for (int i = 0; i < all->ri_NumIndices; i++)
 	{
 		OtherMethod *method = &others->methods[others->count];
 		Relation	index = all->ri_IndexRelationDescs[i];
 
+		may_fail |= all->ri_IndexRelationInfo[i]->ii_Expressions != NIL ||
+			all->ri_IndexRelationInfo[i]->ii_Predicate != NIL;
 		if (ways[i] != SLUICE_INDEX_SORTED || index->rd_rel->relam == BTREE_AM_OID)
 			continue;
 		others->count++;
@@ -71,7 +82,7 @@ sluice_other_methods_open(ResultRelInfo *all, const IndexStrategy *ways, IndexUs
 		else
 			method->hash = sluice_hash_merge_open(all->ri_RelationDesc, index, memory);
 	}
-	return others->count > 0 ? others : NULL;
+	return others->count > 0 || may_fail ? others : NULL;
 }
 
 /* Makes the row's entries wait, if it is to have any in the index. */
@@ -107,23 +118,18 @@ add_row(OtherMethod *method, Relation heap, TupleTableSlot *slot, EState *estate
 		sluice_hash_merge_add(method->hash, &slot->tts_tid, values[0], isnull[0]);
 }
 
-/*
- * Inserts a row, by the executor, into indexes `from` up to, but not
- * including, `to` of its list.
- */
+/* Inserts a row, by the executor, into one index of its list. */
 static List *
-insert_into(ResultRelInfo *rri, int from, int to, TupleTableSlot *slot, EState *estate)
+insert_into(ResultRelInfo *rri, int at, TupleTableSlot *slot, EState *estate)
 {
 	Relation   *relations = rri->ri_IndexRelationDescs;
 	IndexInfo **infos = rri->ri_IndexRelationInfo;
 	int			count = rri->ri_NumIndices;
 	List	   *recheck;
 
-	if (from == to)
-		return NIL;
-	rri->ri_IndexRelationDescs += from;
-	rri->ri_IndexRelationInfo += from;
-	rri->ri_NumIndices = to - from;
+	rri->ri_IndexRelationDescs += at;
+	rri->ri_IndexRelationInfo += at;
+	rri->ri_NumIndices = 1;
 	recheck = compat_insert_index_tuples(rri, slot, estate);
 	rri->ri_IndexRelationDescs = relations;
 	rri->ri_IndexRelationInfo = infos;
@@ -140,23 +146,21 @@ List *
 sluice_other_methods_row(OtherMethods *others, ResultRelInfo *rri, TupleTableSlot *slot, EState *estate)
 {
 	List	   *recheck = NIL;
-	int			done = 0;		/* indexes of rri that have their entries */
-	int			next = 0;		/* the first index of rri after those that were passed */
+	int			next = 0;		/* the first index of rri that has no entry yet */
 	int			ours = 0;
 
-	for (int i = 0; i < others->all->ri_NumIndices && ours < others->count; i++)
+	for (int i = 0; i < others->all->ri_NumIndices; i++)
 	{
 		Relation	index = others->all->ri_IndexRelationDescs[i];
 
+		*others->current = RelationGetRelid(index);
 		if (next < rri->ri_NumIndices && rri->ri_IndexRelationDescs[next] == index)
-			next++;
-		if (others->methods[ours].index != index)
-			continue;
-		recheck = list_concat(recheck, insert_into(rri, done, next, slot, estate));
-		done = next;
-		add_row(&others->methods[ours++], rri->ri_RelationDesc, slot, estate);
+			recheck = list_concat(recheck, insert_into(rri, next++, slot, estate));
+		else if (ours < others->count && others->methods[ours].index == index)
+			add_row(&others->methods[ours++], rri->ri_RelationDesc, slot, estate);
 	}
-	return list_concat(recheck, insert_into(rri, done, rri->ri_NumIndices, slot, estate));
+	*others->current = InvalidOid;
+	return recheck;
 }
 
 /* Inserts all waiting entries. */

@@ -51,8 +51,10 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/index.h"
+#include "commands/progress.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "storage/buffile.h"
 #include "storage/condition_variable.h"
 #include "storage/sharedfileset.h"
@@ -64,6 +66,9 @@
 
 /* The leader first reads these alone, to see what kind of rows there are. */
 #define ALONE_BLOCKS 128
+
+/* While the leader waits for workers, it reports their progress this often. */
+#define REPORT_MILLISECONDS 500
 
 /* Bytes of memory for a row: its entry, and the word it may be packed into. */
 #define ROW_BYTES 32
@@ -103,6 +108,7 @@ typedef struct Shared
 	BlockNumber end;
 	SharedFileSet files;
 	ConditionVariable changed;
+	pg_atomic_uint32 blocks_done;	/* read so far, by all processes */
 	pg_atomic_uint32 scanned;	/* workers that have read their range */
 	pg_atomic_uint32 verdict;
 	pg_atomic_uint32 handed;	/* workers that have left their rows */
@@ -243,11 +249,12 @@ pgsluice_index_team_main(dsm_segment *segment, shm_toc *toc)
 	Part	   *part = &shared->parts[ParallelWorkerNumber];
 	Verdict		verdict;
 
-	sluice_require_build(shared->build);
+	(void) sluice_require_build(shared->build, ERROR);
 	InstrStartParallelQuery();
 	heap = build.heap = table_open(shared->heap, ShareLock);
 	index = build.index = index_open(shared->index, AccessExclusiveLock);
 	build.info = BuildIndexInfo(index);
+	build.blocks_done = &shared->blocks_done;
 	build.shared = &shared->files.fs;
 	build.shared_name = name;
 	SharedFileSetAttach(&shared->files, segment);
@@ -301,6 +308,7 @@ fill_shared(Shared *shared, SluiceIndexBuild *build, BlockNumber blocks, int wor
 	shared->first = alone_blocks();
 	shared->end = blocks;
 	ConditionVariableInit(&shared->changed);
+	pg_atomic_init_u32(&shared->blocks_done, shared->first);
 	pg_atomic_init_u32(&shared->scanned, 0);
 	pg_atomic_init_u32(&shared->verdict, UNKNOWN);
 	pg_atomic_init_u32(&shared->handed, 0);
@@ -311,7 +319,11 @@ static void
 wait_for(Shared *shared, pg_atomic_uint32 *come, int launched)
 {
 	while (pg_atomic_read_u32(come) < (uint32) launched)
-		ConditionVariableSleep(&shared->changed, WAIT_EVENT_PARALLEL_CREATE_INDEX_SCAN);
+	{
+		pgstat_progress_update_param(PROGRESS_SCAN_BLOCKS_DONE, pg_atomic_read_u32(&shared->blocks_done));
+		(void) ConditionVariableTimedSleep(&shared->changed, REPORT_MILLISECONDS,
+										   WAIT_EVENT_PARALLEL_CREATE_INDEX_SCAN);
+	}
 	ConditionVariableCancelSleep();
 	pg_read_barrier();
 }
@@ -404,6 +416,7 @@ lead(SluiceIndexBuild *build, SluiceIndexScan *scan)
 	Verdict		verdict;
 
 	pgsluice_index_limit(build->core, (Size) shared->memory * 1024);
+	build->blocks_done = &shared->blocks_done;
 	scan_range(scan, shared, 0);
 	/* The leader reads the ranges of workers that were not launched. */
 	for (int range = launched + 1; range < shared->ranges; range++)
@@ -472,6 +485,7 @@ sluice_parallel_build_end(SluiceIndexBuild *build)
 	ExitParallelMode();
 	sluice_slots_keep(&team->slots, 0);
 	build->team = NULL;
+	build->blocks_done = NULL;
 }
 
 /*
@@ -505,6 +519,8 @@ begin_team(SluiceIndexBuild *build, BlockNumber blocks)
 	shm_toc_insert(parallel->toc, KEY_PIPE,
 				   sluice_page_queue_init(shm_toc_allocate(parallel->toc, sluice_page_queue_size())));
 	LaunchParallelWorkers(parallel);
+	/* The others' places are for the workers of other sessions. */
+	sluice_slots_keep(&team->slots, parallel->nworkers_launched);
 	return parallel->nworkers_launched > 0;
 }
 

@@ -18,6 +18,9 @@
  * Memory is divided by the number of processes, so that all of them together
  * stay within maintenance_work_mem.
  *
+ * A worker of another build of the library (base/require_build.c) leaves
+ * before it takes an index. The leader takes all that nobody else takes.
+ *
  * Buffer and WAL usage of the workers is added to the leader's, as for any
  * parallel build.
  */
@@ -47,9 +50,10 @@ typedef struct SharedBuilds
 	SluiceIndexBuilt built[FLEXIBLE_ARRAY_MEMBER];
 } SharedBuilds;
 
-/* What a worker has used. */
+/* What a worker has used; all zero if it has left at once. */
 typedef struct BuildUsage
 {
+	bool		helped;
 	BufferUsage buffers;
 	WalUsage	wal;
 } BuildUsage;
@@ -103,14 +107,16 @@ void
 pgsluice_index_worker_main(dsm_segment *segment, shm_toc *toc)
 {
 	SharedBuilds *shared = shm_toc_lookup(toc, KEY_BUILDS, false);
-	BuildUsage *usage = shm_toc_lookup(toc, KEY_USAGE, false);
+	BuildUsage *usage;
 	Relation	heap;
 
-	sluice_require_build(shared->build);
+	if (!sluice_require_build(shared->build, LOG))
+		return;
+	usage = (BuildUsage *) shm_toc_lookup(toc, KEY_USAGE, false) + ParallelWorkerNumber;
 	InstrStartParallelQuery();
 	heap = table_open(shared->heap, ShareLock);
 	build_some(heap, shared, NULL);
-	usage += ParallelWorkerNumber;
+	usage->helped = true;
 	InstrEndParallelQuery(&usage->buffers, &usage->wal);
 	table_close(heap, NoLock);
 }
@@ -157,7 +163,7 @@ sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int wo
 	BuildUsage *usage;
 	ParallelContext *parallel;
 	SluiceSlots slots = {0};
-	int			launched = 0;
+	int			helped = 0;
 	bool		shares;
 
 	Assert(pairs == NULL || (count == 1 && workers == 0));
@@ -183,13 +189,18 @@ sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int wo
 		fill_shared(shared, heap, built, count, workers + 1);
 		shm_toc_insert(parallel->toc, KEY_BUILDS, shared);
 		usage = shm_toc_allocate(parallel->toc, sizeof(BuildUsage) * workers);
+		memset(usage, 0, sizeof(BuildUsage) * workers);
 		shm_toc_insert(parallel->toc, KEY_USAGE, usage);
 		LaunchParallelWorkers(parallel);
-		launched = parallel->nworkers_launched;
+		/* The others' places are for the workers of other sessions. */
+		sluice_slots_keep(&slots, parallel->nworkers_launched);
 		build_some(heap, shared, NULL);
 		WaitForParallelWorkersToFinish(parallel);
-		for (int i = 0; i < launched; i++)
+		for (int i = 0; i < parallel->nworkers_launched; i++)
+		{
 			InstrAccumParallelQuery(&usage[i].buffers, &usage[i].wal);
+			helped += usage[i].helped;
+		}
 		memcpy(built, shared->built, sizeof(SluiceIndexBuilt) * count);
 	}
 	DestroyParallelContext(parallel);
@@ -197,5 +208,5 @@ sluice_index_build_all(Relation heap, SluiceIndexBuilt *built, int count, int wo
 	sluice_slots_keep(&slots, 0);
 	if (!shares)
 		build_alone(heap, built, count, size, pairs);
-	return launched;
+	return helped;
 }

@@ -68,7 +68,7 @@
  * That is done between two rows: if a row is rejected then, all indexes have
  * taken the entries of the same rows. If a core has too many values that the
  * server must compare, its entries are inserted at once. The current row's
- * entry is not among them; it is inserted by itself.
+ * entry is not among them; the executor inserts it with the row.
  */
 #include "index/build.h"
 
@@ -95,6 +95,7 @@ typedef struct Extended
 	bool		unique;
 	bool		shares;			/* it has a core, and a share of the memory */
 	bool		takes;			/* entries of the current rows wait */
+	bool		by_itself;		/* but not the current row's: it goes in with the row */
 	bool		waiting;		/* some entries wait */
 	bool		full;			/* they must be inserted before those of the next row */
 	bool		ascends;		/* all entries of the last insertion came after those of the index */
@@ -118,7 +119,8 @@ struct SortedInsert
 	UniqueAppend **append;	/* for each: its state if leaves may be appended to it, or NULL */
 	bool	   *done;			/* for each: it has the entries of the current rows, or they wait elsewhere */
 	IndexStrategy *ways;		/* for each */
-	OtherMethods *others;		/* waiting indexes that are not B-trees, or NULL */
+	OtherMethods *others;		/* inserts into the indexes one by one, or NULL */
+	Oid			current;		/* the index into which it inserts a row, or InvalidOid */
 	RowLines   *lines;			/* of the rows since entries of unique indexes wait; NULL: none ever do */
 	MemoryContextCallback callback;
 };
@@ -254,12 +256,12 @@ sluice_sorted_insert_open(ResultRelInfo *rri, CopyFromState cstate, Size memory)
 		extend->waits[i] = &extend->extended[extend->count++];
 		init_extended(extend, i, taken[i], attributes);
 	}
-	if (waiting > 0)
-		sluice_report.index_memory = sluice_live_index_memory();	/* of all partitions */
 	extend->all_memory = memory;
 	if (waiting > 0)
 	{
-		extend->others = sluice_other_methods_open(&extend->all, extend->ways, taken, memory / waiting);
+		sluice_report.index_memory = sluice_live_index_memory();	/* of all partitions */
+		extend->others = sluice_other_methods_open(&extend->all, extend->ways, taken, memory / waiting,
+												   &extend->current);
 		/* Each of these has one share; the rest is for the B-trees. */
 		for (int i = 0; i < count; i++)
 		{
@@ -277,21 +279,22 @@ sluice_sorted_insert_open(ResultRelInfo *rri, CopyFromState cstate, Size memory)
 }
 
 /*
- * Sets the table's list to the indexes that get their entries with the row;
- * with `waiting_too`, also those whose entries could wait. The executor
- * inserts into the indexes in this list. Each index must be in exactly one
- * place: `done` with these rows, `takes`, or in the list. Otherwise an entry
- * would be missing, or be inserted twice.
+ * Sets the table's list to the indexes that get their entries with the row.
+ * The executor inserts into the indexes in this list. Each index must be in
+ * exactly one place: `done` with these rows, `takes` and not `by_itself`, or
+ * in the list. Otherwise an entry would be missing, or be inserted twice.
  */
 static void
-set_indexes(SortedInsert *extend, bool waiting_too)
+set_indexes(SortedInsert *extend)
 {
 	ResultRelInfo *rri = extend->rri;
 
 	rri->ri_NumIndices = 0;
 	for (int i = 0; i < extend->all.ri_NumIndices; i++)
 	{
-		if (extend->done[i] || (extend->waits[i] && extend->waits[i]->takes && !waiting_too))
+		const Extended *extended = extend->waits[i];
+
+		if (extend->done[i] || (extended && extended->takes && !extended->by_itself))
 			continue;
 		rri->ri_IndexRelationDescs[rri->ri_NumIndices] = extend->all.ri_IndexRelationDescs[i];
 		rri->ri_IndexRelationInfo[rri->ri_NumIndices++] = extend->all.ri_IndexRelationInfo[i];
@@ -598,10 +601,15 @@ sluice_sorted_insert_checks(CopyFromState cstate)
 	return waits;
 }
 
-/* Returns the table's indexes, before some were taken out. */
+/*
+ * Returns the table's indexes, before some were taken out, and the one into
+ * which a row is being inserted. InvalidOid: none, or no index may reject the
+ * row without being named.
+ */
 const ResultRelInfo *
-sluice_sorted_insert_indexes(const SortedInsert *extend)
+sluice_sorted_insert_indexes(const SortedInsert *extend, Oid *current)
 {
+	*current = extend->current;
 	return &extend->all;
 }
 
@@ -794,7 +802,10 @@ sluice_sorted_insert_rows(SortedInsert *extend, const PlacedRow *rows, int count
 	make_room(extend);
 	memset(extend->done, 0, sizeof(bool) * extend->all.ri_NumIndices);
 	for (int i = 0; i < extend->count; i++)
+	{
 		extend->extended[i].takes = true;
+		extend->extended[i].by_itself = false;
+	}
 	for (int i = 0; i < extend->all.ri_NumIndices; i++)
 	{
 		if (extend->append[i])
@@ -803,10 +814,10 @@ sluice_sorted_insert_rows(SortedInsert *extend, const PlacedRow *rows, int count
 			extend->done[i] = extend->ways[i] == SLUICE_INDEX_SORTED && extend->waits[i] == NULL;
 	}
 	note_lines(extend, rows, count);
-	set_indexes(extend, false);
+	set_indexes(extend);
 }
 
-/* Whether entries of the current rows are to wait. */
+/* Whether entries of the current rows are to wait, or go in by `others`. */
 bool
 sluice_sorted_insert_waits(const SortedInsert *extend)
 {
@@ -818,8 +829,8 @@ sluice_sorted_insert_waits(const SortedInsert *extend)
 	return extend->others != NULL;
 }
 
-/* Makes an entry of the row wait, or inserts it. */
-static void
+/* Makes an entry of the row wait. Returns false if the core does not take it. */
+static bool
 add_entry(SortedInsert *extend, Extended *extended, TupleTableSlot *slot)
 {
 	SluiceIndexBuild *build = &extended->build;
@@ -838,32 +849,30 @@ add_entry(SortedInsert *extend, Extended *extended, TupleTableSlot *slot)
 		case SLUICE_INDEX_CROWDED:
 			/*
 			 * More different values than can have ranks. The entries so far go
-			 * in with their ranks. This entry goes in by itself, and the next
-			 * ones wait in a new core.
+			 * in with their ranks. The next ones after this one wait in a new
+			 * core.
 			 */
 			insert_sorted(extend, extended);
 			sluice_index_forget_ranks(build);
 			open_core(extend, extended);
-			pg_fallthrough;
+			return false;
 		case SLUICE_INDEX_UNFIT:
-			(void) insert_entry(build, values, isnull, &slot->tts_tid,
-								extended->unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO);
-			break;
+			return false;
 		case SLUICE_INDEX_FULL:
 			/* This one is taken. Insert before the next row: see MEMORY. */
 			extended->waiting = extended->full = true;
-			break;
+			return true;
 		default:
 			extended->waiting = true;
-			break;
+			return true;
 	}
 }
 
 /*
  * The row has just been inserted into the table. Entries that can wait do so.
- * The table's list of indexes keeps those whose entries cannot wait. Returns
- * the indexes that are not B-trees, to which the caller must add the row's
- * entries, or NULL.
+ * The table's list of indexes keeps those whose entries cannot wait: there,
+ * each is inserted in its turn, as in stock COPY. Returns what the caller must
+ * insert them with, or NULL: the executor alone.
  */
 OtherMethods *
 sluice_sorted_insert_row(SortedInsert *extend, TupleTableSlot *slot)
@@ -883,12 +892,13 @@ sluice_sorted_insert_row(SortedInsert *extend, TupleTableSlot *slot)
 		if (extended->full || (too_long && extended->unique && extended->waiting))
 			insert_sorted(extend, extended);
 	}
-	set_indexes(extend, too_long);
-	for (int i = 0; i < extend->count && !too_long; i++)
+	for (int i = 0; i < extend->count; i++)
 	{
-		if (extend->extended[i].takes)
-			add_entry(extend, &extend->extended[i], slot);
+		Extended   *extended = &extend->extended[i];
+
+		extended->by_itself = extended->takes && (too_long || !add_entry(extend, extended, slot));
 	}
+	set_indexes(extend);
 	return extend->others;
 }
 

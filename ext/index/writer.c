@@ -24,6 +24,7 @@
  */
 #include "index/build.h"
 
+#include "access/genam.h"
 #include "catalog/pg_class.h"
 #include "commands/trigger.h"
 #include "executor/executor.h"
@@ -316,6 +317,10 @@ sluice_index_explain(const IndexWriter *writer, ResultRelInfo *rri, uint64 rows)
 void
 sluice_index_close(IndexWriter *writer)
 {
+	ListCell   *lc;
+
+	foreach(lc, writer->reopened)
+		index_close(lfirst(lc), RowExclusiveLock);
 	if (writer->foreign_keys)
 		sluice_foreign_keys_close(writer->foreign_keys, true);
 	pfree(writer);

@@ -73,7 +73,10 @@ static const Oid reject_types[] = {
 #define WAITING_FIRST ((Size) 256 << 10)
 #define WAITING_MOST ((Size) 16 << 20)
 
-/* Rows that wait: of a slice, or one that the server has read. */
+/*
+ * Rows that wait: of a slice, or one that the server has read. slice.eol is the
+ * line end of these rows, and EOL_UNKNOWN if they have none.
+ */
 typedef struct SluiceWaiting
 {
 	SluiceSlice slice;			/* what it points to is copied, unless the rows are tried at once */
@@ -404,9 +407,7 @@ refuse_too_many(SluiceLoad *load, const ErrorData *error, uint64 line)
 			 errhint("A higher max_rejects lets more pass, max_rejects 'none' any number.")));
 }
 
-/*
- * Keeps the record that failed when it was tried alone, without its line end.
- */
+/* Keeps the record that failed when it was tried alone. */
 static void
 reject(SluiceLoad *load, const ErrorData *error, const char *record, size_t len, uint64 line)
 {
@@ -420,7 +421,6 @@ reject(SluiceLoad *load, const ErrorData *error, const char *record, size_t len,
 	sluice_report.rejected = rejects->count;
 	if (rejects->limit >= 0 && rejects->count > (uint64) rejects->limit)
 		refuse_too_many(load, error, line);
-	len = sluice_line_length(&load->args.dialect, record, len);
 	valid = pg_verify_mbstr(GetDatabaseEncoding(), record, (int) len, true);
 
 	old = MemoryContextSwitchTo(rejects->attempt);
@@ -470,16 +470,18 @@ failed_at(const SluiceAttempt *attempt)
 	return attempt->from + (attempt->to - attempt->from) / 2;
 }
 
-/* Keeps a row with its error. */
+/* Keeps a row, without its line end, with its error. */
 static void
 reject_row(SluiceLoad *load, const SluiceWaiting *rows, size_t i, const ErrorData *error)
 {
 	const SluiceSlice *slice = &rows->slice;
 	const SluiceRow *row = &slice->rows[i];
 	size_t		end = i + 1 < slice->rows_used ? row[1].record : slice->consumed;
+	const char *record = (const char *) slice->input + row->record;
+	size_t		len = sluice_line_length(&load->args.dialect, record, end - row->record,
+										 (EolType) slice->eol);
 
-	reject(load, error, (const char *) slice->input + row->record, end - row->record,
-		   rows->lines + row->line);
+	reject(load, error, record, len, rows->lines + row->line);
 }
 
 /*
@@ -800,10 +802,12 @@ ask_server(SluiceLoad *load)
 	rows = palloc0(sizeof(SluiceWaiting));
 	row = palloc0(sizeof(SluiceRow));
 	rows->slice = (SluiceSlice) {.input = (const uint8_t *) lent.buf,.consumed = lent.end,.rows = row,.rows_used = 1};
+	/* If the data ends within quotes, a line end there belongs to the record. */
+	rows->slice.eol = (uint8_t) (search.in_quote ? EOL_UNKNOWN : search.eol);
 	rows->lines = load->lines;
 	rows->by_server = true;
 	row->line = (uint32_t) search.lines;
-	if (sluice_marker_ends(&load->source, lent.buf, lent.end))
+	if (sluice_marker_ends(&load->source, lent.buf, lent.end, search.eol))
 		sluice_source_end(&load->source);
 	error = sluice_in_subtransaction(run_record_work, &work);
 	if (error)
@@ -865,6 +869,7 @@ sluice_rejects_open(const SluiceStatement *s, SluiceLoad *load)
 		sluice_refuse_combination("rejects_to", "a foreign key of the table to itself that is not INITIALLY DEFERRED");
 	rejects->kept = sluice_spi_insert_open(s->options.rejects_to, "rejects_to", s->rel,
 									 reject_columns, reject_types, lengthof(reject_columns));
+	load->rejects_run_code = sluice_spi_insert_runs_code(rejects->kept);
 	rejects->limit = s->options.max_rejects;
 	rejects->group = SLUICE_BATCH_ROWS;
 	rejects->attempt = AllocSetContextCreate(CurrentMemoryContext, "pgsluice attempt",

@@ -110,31 +110,55 @@ is_hidden(const char *data, size_t at)
 	return slashes % 2 == 1;
 }
 
-/* The length of a record without its line end. */
-size_t
-sluice_line_length(const SluiceDialect *dialect, const char *record, size_t len)
+/*
+ * How many bytes at the end are a line end of this kind; 0 if there is none,
+ * as with EOL_UNKNOWN.
+ */
+static size_t
+line_end_length(const char *lines, size_t len, EolType eol)
 {
-	while (len > 0 && (record[len - 1] == '\n' || record[len - 1] == '\r') &&
-		   (dialect->csv || !is_hidden(record, len - 1)))
-		len--;
-	return len;
+	if (eol == EOL_CRNL)
+		return len > 1 && lines[len - 2] == '\r' && lines[len - 1] == '\n' ? 2 : 0;
+	if (eol == EOL_UNKNOWN || len == 0)
+		return 0;
+	return lines[len - 1] == (eol == EOL_NL ? '\n' : '\r') ? 1 : 0;
+}
+
+/*
+ * The length of a record without its line end, which is of this kind
+ * (EOL_UNKNOWN: it has none). Another line end is data, and so is one that a
+ * backslash escapes.
+ */
+size_t
+sluice_line_length(const SluiceDialect *dialect, const char *record, size_t len, EolType eol)
+{
+	size_t		end = line_end_length(record, len, eol);
+
+	if (end > 0 && !dialect->csv && is_hidden(record, len - end))
+		end = 0;
+	return len - end;
 }
 
 /*
  * Whether a \. ends the last of these lines, which the server has read as a
- * whole. After a row, stock COPY takes \. as the end of what a client sends,
- * but not as the end of a file.
+ * whole, and with it the data. After a row, stock COPY up to 17 takes \. as the
+ * end of what a client sends, but not as the end of a file. From 18 on, and
+ * before a line end of another kind than this, such a \. is an error of its
+ * record.
  */
 bool
-sluice_marker_ends(const SluiceSource *src, const char *lines, size_t len)
+sluice_marker_ends(const SluiceSource *src, const char *lines, size_t len, EolType eol)
 {
-	if (src->kind != COPY_FRONTEND || src->binary || compat_is_csv(src->cstate))
+	size_t		end;
+
+	if (!compat_dot_line_ends() || src->kind != COPY_FRONTEND || src->binary || compat_is_csv(src->cstate))
 		return false;
-	if (len > 0 && lines[len - 1] == '\n')
-		len--;
-	if (len > 0 && lines[len - 1] == '\r')
-		len--;
-	return len > 0 && lines[len - 1] == '.' && is_hidden(lines, len - 1);
+	/* If no line has ended before, stock COPY accepts either byte. */
+	if (eol == EOL_UNKNOWN && len > 0)
+		eol = lines[len - 1] == '\n' ? EOL_NL : EOL_CR;
+	end = line_end_length(lines, len, eol);
+	len -= end;
+	return end > 0 && len > 0 && lines[len - 1] == '.' && is_hidden(lines, len - 1);
 }
 
 /*

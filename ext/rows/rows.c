@@ -78,7 +78,8 @@ where_excludes(SluiceLoad *load, TupleTableSlot *slot)
 size_t
 sluice_record_length(const SluiceLoad *load)
 {
-	return sluice_line_length(&load->args.dialect, load->record, load->record_len);
+	return sluice_line_length(&load->args.dialect, load->record, load->record_len,
+							  (EolType) load->slice.eol);
 }
 
 /*

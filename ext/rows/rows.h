@@ -41,10 +41,11 @@ typedef struct SluiceRecordEnd
 } SluiceRecordEnd;
 
 /* record.c */
-extern bool sluice_marker_ends(const SluiceSource *src, const char *lines, size_t len);
+extern bool sluice_marker_ends(const SluiceSource *src, const char *lines, size_t len, EolType eol);
 extern bool sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
 							  const char *data, size_t len, bool last);
-extern size_t sluice_line_length(const SluiceDialect *dialect, const char *record, size_t len);
+extern size_t sluice_line_length(const SluiceDialect *dialect, const char *record, size_t len,
+								 EolType eol);
 extern size_t sluice_last_record_end(const char *data, size_t len, const SluicePlanArgs *args);
 
 /* plan.c */

@@ -549,7 +549,7 @@ sluice_stock_row(SluiceSource *src, ExprContext *econtext,
 	 */
 	if (src->refilled || src->valid < src->start + unread)
 		src->valid = src->start;
-	if (found && sluice_marker_ends(src, cstate->input_buf, used))
+	if (found && sluice_marker_ends(src, cstate->input_buf, used, cstate->eol_type))
 		sluice_source_end(src);
 	end_lending(src);
 	return found;

@@ -165,6 +165,21 @@ class Told(OnCluster):
         self.assertEqual(BOTH.findall(said[0]), [("176001", "176003")])
         self.assertEqual(said[1], BOTH.sub("", said[0]).replace("line 176003", "line 0"))
 
+    def test_memory_of_lost_rows(self):
+        """What the server keeps of the transaction's commands does not grow with the rows that duplicates_to gets, also
+        if their values are stored out of line."""
+        held = "SELECT sum(used_bytes) FROM pg_backend_memory_contexts WHERE name IN ('TopTransactionContext', 'Combo CIDs')"
+        self.fresh("a int PRIMARY KEY, b int, c text", "ALTER TABLE t ALTER c SET STORAGE EXTERNAL")
+        for length, count in ((1, 60_000), (2100, 10_000)):
+            path = self.cluster.file("input", "".join(f"{n % 100},{n},{'x' * length}\n" for n in range(count)).encode())
+            for mode, left in (("skip", range(100)), ("replace", range(count - 100, count))):
+                said = self.cluster.sql(
+                    f"TRUNCATE twice; BEGIN; TRUNCATE t; COPY t FROM '{path}' WITH (FORMAT csv, on_duplicate '{mode}', duplicates_to 'twice');"
+                    f" {held}; {WAYS}; COMMIT; SELECT count(*), sum(b) FROM t; SELECT count(*) FROM twice").split("\n")
+                self.assertEqual(said[1:], ["t_pkey|build", f"100|{sum(left)}", str(count - 100)])
+                # A pair of commands takes about 50 bytes.
+                self.assertLess(int(said[0]), 200_000, (length, mode))
+
     def load_into_rows(self, options):
         """Loads the file into a table with live and dead rows; returns each index's method, and what the load reports and leaves."""
         self.cluster.sql(

@@ -1,6 +1,7 @@
 """Index builds by several processes: pages are the stock build's, for rows of every kind, and what one process does alone."""
 
 import os
+import subprocess
 import unittest
 
 from .cluster import Cluster, Held, OnCluster, Refused, wait_until
@@ -60,6 +61,12 @@ class Team(OnCluster):
         self.built("INDEX ON t (a)", 2)
         self.built("INDEX ON t (a DESC)", 2)
         self.built("INDEX ON t (a)", 0, "SET maintenance_work_mem = '2MB';")
+        # The server reads the pages of updated rows, some of which the old snapshot still needs. These rows are gathered with the others.
+        old = Held(self.cluster)
+        old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class")
+        self.sql("UPDATE t SET a = a || 'u' WHERE a LIKE '_77'")
+        self.built("INDEX ON t (a)", 2)
+        old.end("COMMIT")
         # A worker cannot hand over its values: the build starts again.
         self.sql("UPDATE t SET a = repeat('long', 9) WHERE ctid = (SELECT max(ctid) FROM t)")
         self.built("INDEX ON t (a)", 0)
@@ -107,6 +114,26 @@ class Team(OnCluster):
         self.built("INDEX ON t (a)", 0, "SET pgsluice.workers = 0;")
         self.table("a int", "i", count=100)
         self.built("INDEX ON t (a)", 0)
+
+    def build_again_and_again(self, settings=""):
+        """Starts a session that builds an index of many rows until the test ends."""
+        self.table("a int", "i", count=200000)
+        builds = subprocess.Popen(self.cluster.command(
+            "-c", SORTED + settings,
+            "-c", "DO $$ BEGIN LOOP CREATE INDEX i ON t (a); COMMIT; DROP INDEX i; COMMIT; END LOOP; END $$"), stderr=subprocess.DEVNULL)
+        self.addCleanup(builds.wait)
+        self.addCleanup(self.sql, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'DO %LOOP CREATE INDEX%'")
+
+    def test_places_of_workers_that_do_not_start(self):
+        """A build takes a place of the server for each of its two workers. If only one can start, the other's place is free during the build."""
+        self.build_again_and_again("SET max_parallel_workers = 1")
+        self.assertTrue(wait_until(lambda: self.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'userlock'") == "1"))
+
+    def test_progress(self):
+        """pg_stat_progress_create_index counts the blocks that all processes have read; the leader alone reads less than half of them."""
+        self.build_again_and_again()
+        shown = "SELECT max(blocks_done) > 0.6 * max(blocks_total) FROM pg_stat_progress_create_index WHERE blocks_total > 0"
+        self.assertTrue(wait_until(lambda: self.sql(shown) == "t"))
 
     def test_so_many_help_a_copy(self):
         """Each process builds one index of a COPY, with one process more than there are processors; an explicit number of workers overrides that."""

@@ -197,6 +197,16 @@ class Private(LoadedTwice):
         refusal = self.same(lines + ["40000,99999,1,x\n"], before=table)
         self.assertIn("violates foreign key constraint", refusal)
 
+    def test_triggers_that_change_an_index(self):
+        """A statement trigger that drops or rebuilds an index of the table is refused with stock COPY's error, whether the index was built at the end or got its entries then."""
+        lines = [line.replace("word", "word" * 40) for line in rows(15000)]
+        for statement in ("DROP INDEX tb", "DROP INDEX th", "REINDEX INDEX t_pkey", "REINDEX INDEX th"):
+            refusal = self.same(lines, before=TABLE + "CREATE OR REPLACE FUNCTION change() RETURNS trigger LANGUAGE plpgsql AS"
+                                f" $$ BEGIN {statement}; RETURN NULL; END $$;"
+                                "CREATE TRIGGER change AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION change();")
+            self.assertIn("55006", refusal, statement)
+        self.assertEqual(self.built(), "tc|sorted")
+
     def test_an_open_cursor(self):
         """An index that a cursor reads is not rebuilt; rows are stock COPY's."""
         self.same(

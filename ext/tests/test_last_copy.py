@@ -43,6 +43,43 @@ class LastCopy(OnCluster):
             self.assertIn(words, told)
         self.assertEqual(self.sql("SET ROLE reader; SELECT count(*) FROM pgsluice.last_copy"), "0")
 
+    def failed(self, session, copy):
+        """Runs a COPY that fails; asserts that it has no row, and returns the message that says so."""
+        session.told.clear()
+        session.run(copy)
+        self.assertIn("ERROR", "".join(session.told))
+        session.told.clear()
+        self.assertEqual(session.run("SELECT * FROM pgsluice.last_copy"), "")
+        self.assertIn("the last COPY FROM of this session failed", "".join(session.told))
+        return "".join(session.told)
+
+    def test_after_a_failure(self):
+        """After a COPY that failed or was refused, no row is shown, and a NOTICE says that it failed, with the reason if it was left to stock COPY."""
+        path = self.cluster.file("rows", DATA)
+        copy = f"COPY t FROM '{path}' WITH (FORMAT csv)"
+        shown = "SELECT relation, route <> 'stock' FROM pgsluice.last_copy"
+        with self.cluster.connect(stops=False) as session:
+            self.assertEqual(session.run(f"{TABLE} SET pgsluice.copy = on; {copy}; {shown}"), "t|t")
+            self.assertNotIn("DETAIL", self.failed(session, copy))
+            self.assertIn("DETAIL:  It was left to stock COPY: the WHERE clause is volatile.", self.failed(session, f"{copy} WHERE random() >= 0"))
+            session.run("SET ROLE reader; SELECT * FROM pgsluice.last_copy; RESET ROLE")
+            self.assertIn("the last COPY FROM of this session was run by another user", session.told[-1])
+            self.assertEqual(session.run(f"TRUNCATE t; {copy}; {shown}"), "t|t")
+            self.failed(session, f"COPY t FROM '{path}' WITH (FORMAT csv, pgsluice 'require') WHERE random() >= 0")
+            self.failed(session, "COPY nosuch FROM '/dev/null'")
+
+    def test_within_stock_copy(self):
+        """A COPY that a trigger of stock COPY runs is not the last one: the outer one is, whether it fails or not."""
+        path = self.cluster.file("rows", b"1,x\n2,y\n")
+        reason = "the table has BEFORE or INSTEAD OF row triggers"
+        with self.cluster.connect(stops=False) as session:
+            session.run("CREATE TABLE called (a int, b text); CREATE TABLE calls (a int CHECK (a < 3), b text);"
+                        f"CREATE FUNCTION load() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN COPY called FROM '{path}' WITH (FORMAT csv); RETURN NEW; END $$;"
+                        "CREATE TRIGGER load BEFORE INSERT ON calls FOR EACH ROW EXECUTE FUNCTION load(); SET pgsluice.copy = on")
+            said = session.run(f"COPY calls FROM '{path}' WITH (FORMAT csv); SELECT relation, route, fell_back_because FROM pgsluice.last_copy; SELECT count(*) FROM called")
+            self.assertEqual(said, f"calls|stock|{reason}\n4")
+            self.assertIn(reason, self.failed(session, "COPY calls FROM PROGRAM 'echo 3,z' WITH (FORMAT csv)"))
+
 
 class Loading(unittest.TestCase):
     """A session that has not loaded the library: SET pgsluice.copy = on is accepted, and has no effect."""

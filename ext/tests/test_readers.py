@@ -30,6 +30,7 @@ COLUMNS = "n, p, e, c, x, r, m, d, k, pt, w, q, b"
 COPY = f"COPY t ({COLUMNS}) FROM {{}} WITH (workers 2)"
 # Workers have started when the data ends: the leader alone reads the first MB.
 LATE = "PROGRAM $$head -c 1200000 {0}; sleep 0.1; tail -c +1200001 {0}$$ WITH (workers 2)"
+TRIGGERS = "triggers or rules may run while rows are loaded"
 # The view's columns that show who read values, and why.
 SAID = "SELECT values_by_workers > 0, leader_reads_because FROM pgsluice.last_copy"
 
@@ -88,6 +89,12 @@ class Readers(OnCluster):
                                 f"{copy.format(repr(str(path)))}; {SAID}")
         self.assertTrue(said.startswith("f|"), said)
         return said[2:]
+
+    def leader_reads(self, table, copy, data):
+        """The same, if workers may have read some of them."""
+        path = self.cluster.file("input", data)
+        return self.cluster.sql(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t; {table}; SET pgsluice.copy = on;"
+                                f"{copy.format(repr(str(path)))}; SELECT leader_reads_because FROM pgsluice.last_copy")
 
     def test_rows(self):
         """In text, CSV and binary format, with a serial column, constraints, WHERE and partitions, rows are stock COPY's."""
@@ -213,6 +220,63 @@ class Readers(OnCluster):
         self.assertIn("not parallel safe or not in C", self.why("CREATE TABLE t (g good[])", copy, b"{1}\n" * 60000))
         self.assertIn("serializable", self.why("CREATE TABLE t (p positive)", copy, data, "BEGIN ISOLATION LEVEL SERIALIZABLE;"))
         self.assertEqual("", self.why("CREATE TABLE t (p int, m mood)", copy, b"1\tok\n" * 60000))
+
+    def test_triggers_while_rows_are_loaded(self):
+        """The leader reads the values if triggers may run while rows are loaded. So a trigger may change a table of its transaction that workers would look at."""
+        widen = ("CREATE OR REPLACE FUNCTION widen() RETURNS trigger LANGUAGE plpgsql AS"
+                 " $$ BEGIN EXECUTE format('ALTER TABLE w ADD c%s int', NEW.line); RETURN NULL; END $$;")
+        data = "".join(("nosuch" if i % 500 == 499 else "w") + f",{'x' * 80}\n" for i in range(60000)).encode()
+        kept = "DROP TABLE IF EXISTS kept; CREATE TABLE kept (LIKE pgsluice.reject);"
+        self.assertEqual(TRIGGERS, self.why(
+            f"CREATE TABLE t (r regclass, b text); {kept} {widen} CREATE TRIGGER widen AFTER INSERT ON kept FOR EACH ROW EXECUTE FUNCTION widen()",
+            "COPY t FROM {} WITH (FORMAT csv, workers 2, rejects_to 'kept', max_rejects 'none')", data, "BEGIN; CREATE TABLE w (a int);"))
+
+        plain = "COPY t (p) FROM {} WITH (workers 2)"
+        rejects = "COPY t (p) FROM {} WITH (workers 2, rejects_to 'kept')"
+        nothing = "CREATE OR REPLACE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+        after = "CREATE TRIGGER nothing AFTER INSERT ON {} FOR EACH ROW EXECUTE FUNCTION nothing()"
+        numbers = b"".join(b"%d\n" % i for i in range(20, 60000))
+        parts = "CREATE TABLE t (p positive, n int DEFAULT 1) PARTITION BY LIST (n); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1);"
+        for table, on in (("CREATE TABLE t (p positive);", "t"), (parts, "t1")):
+            self.assertEqual(TRIGGERS, self.why(f"{kept} {nothing} {table} {after.format(on)}", rejects, numbers))
+            self.assertEqual("", self.leader_reads(f"{table} {after.format(on)}", plain, numbers))
+        self.assertEqual("", self.leader_reads(f"{kept} DROP TABLE IF EXISTS parent; CREATE TABLE parent (a int PRIMARY KEY);"
+                                               "INSERT INTO parent SELECT generate_series(20, 60000);"
+                                               "CREATE TABLE t (p positive REFERENCES parent)", rejects, numbers))
+        self.cluster.sql("DROP TABLE t")
+        lost = "DROP TABLE IF EXISTS lost; CREATE TABLE lost (LIKE pgsluice.duplicate); CREATE TABLE t (p positive PRIMARY KEY)"
+        skip = "COPY t FROM {} WITH (workers 2, on_duplicate 'skip', duplicates_to 'lost')"
+        self.assertEqual("", self.leader_reads(lost, skip, numbers))
+        self.assertEqual(TRIGGERS, self.why(f"{lost}; {after.format('lost')}", skip, numbers))
+
+    def test_a_partition_gets_a_trigger(self):
+        """If a partition gets a trigger during the load, before its first row, workers end before the trigger runs, and all rows are loaded."""
+        first = self.cluster.file("first", f"pg_class,1,{'x' * 80}\n".encode() * 30000)
+        second = self.cluster.file("second", b"pg_class,2,x\n" * 1000)
+        gate = self.cluster.home / "gate"
+        runs = ("CREATE OR REPLACE FUNCTION makes() RETURNS trigger LANGUAGE plpgsql AS"
+                " $$ BEGIN EXECUTE 'CREATE TABLE IF NOT EXISTS made ()'; RETURN NEW; END $$;"
+                "CREATE TRIGGER makes {} INSERT ON t2 FOR EACH ROW EXECUTE FUNCTION makes()")
+        for when, option in (("BEFORE", ""), ("AFTER", ", rejects_to 'kept'")):
+            with self.subTest(when=when):
+                gate.unlink(missing_ok=True)
+                self.cluster.sql("SET client_min_messages = warning; DROP TABLE IF EXISTS t, kept, made; CREATE TABLE kept (LIKE pgsluice.reject);"
+                                 "CREATE TABLE t (r regclass, n int, b text) PARTITION BY LIST (n);"
+                                 "CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1); CREATE TABLE t2 PARTITION OF t FOR VALUES IN (2)")
+                with subprocess.Popen(self.cluster.command(
+                        "-c", "SET client_min_messages = warning; SET pgsluice.copy = on;"
+                        f"COPY t FROM PROGRAM 'cat {first}; while [ -e {first} ] && ! [ -e {gate} ]; do sleep 0.05; done; cat {second}'"
+                        f" WITH (FORMAT csv, workers 2{option}); SELECT leader_reads_because, rows FROM pgsluice.last_copy"),
+                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+                    try:
+                        self.assertTrue(wait_until(lambda: workers(self.cluster)))
+                        self.cluster.sql(runs.format(when))
+                    finally:
+                        gate.touch()
+                    self.assertEqual(process.communicate(), (f"{TRIGGERS}|31000\n", ""))
+                self.assertEqual(self.cluster.sql("SELECT n, count(*), count(r) FROM t GROUP BY n ORDER BY n; SELECT 'made'::regclass"),
+                                 "1|30000|30000\n2|1000|1000\nmade")
+                self.assertEqual(workers(self.cluster), [])
 
     def load(self, source):
         """Starts a load."""

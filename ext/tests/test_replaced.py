@@ -27,6 +27,13 @@ class Replaced(unittest.TestCase):
         objects = (EXT / "sql" / "pgsluice--0.1.sql").read_text().replace("MODULE_PATHNAME", "pgsluice")
         cls.cluster.sql(re.sub(r"^\\echo.*$", "", objects, flags=re.M))
 
+    def replace(self):
+        """Puts another build of the library in its place."""
+        content = self.library.read_bytes()
+        number = re.search(rb"pgsluice build (\d+-\d+)\0", content)[1]
+        self.library.unlink()
+        self.library.write_bytes(content.replace(number, number.translate(bytes.maketrans(b"0123456789", b"1234567890"))))
+
     def test_workers_leave(self):
         """In the old session, COPY goes on without workers and records why, and CREATE INDEX fails; new sessions have workers."""
         path = self.cluster.file("input", b"".join(b"%d,\"[%d,%d)\"\n" % (i, i, i + 1) for i in range(ROWS)))
@@ -42,10 +49,7 @@ class Replaced(unittest.TestCase):
             held.run(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b {kind})")
             self.assertEqual(held.run(copy), f"2|no|{loaded}")
             held.run(build)
-            content = self.library.read_bytes()
-            number = re.search(rb"pgsluice build (\d+-\d+)\0", content)[1]
-            self.library.unlink()
-            self.library.write_bytes(content.replace(number, number.translate(bytes.maketrans(b"0123456789", b"1234567890"))))
+            self.replace()
             self.assertEqual(held.run(copy), f"0|{REPLACED}|{loaded}")
             self.assertIn("pgsluice worker ends: " + REPLACED, self.cluster.tail())
             with self.assertRaises(Refused) as refused:
@@ -53,6 +57,21 @@ class Replaced(unittest.TestCase):
             self.assertIn(REPLACED, str(refused.exception))
             held.end()
             self.assertEqual(self.cluster.sql(f"{copy}; {build}"), f"2|no|{loaded}")
+
+    def test_workers_of_indexes_leave(self):
+        """In the old session, a COPY that starts workers only for its indexes builds all of them without workers; a new session has workers."""
+        path = self.cluster.file("small", b"".join(b"%d,%d\n" % (i, -i) for i in range(ROWS // 2)))
+        settings = "SET pgsluice.copy = on; SET pgsluice.workers = 1; SET max_parallel_maintenance_workers = 1; SET enable_seqscan = off"
+        copy = (f"BEGIN; TRUNCATE u; COPY u FROM '{path}' WITH (FORMAT csv); COMMIT;"
+                "SELECT workers, (SELECT count(*) FROM u WHERE a >= 0), (SELECT count(*) FROM u WHERE b <= 0) FROM pgsluice.last_index_build")
+        held = Held(self.cluster)
+        held.run(f"CREATE TABLE u (a int PRIMARY KEY, b int UNIQUE); {settings}")
+        self.assertEqual(held.run(copy), f"1|{ROWS // 2}|{ROWS // 2}")
+        self.replace()
+        self.assertEqual(held.run(copy), f"0|{ROWS // 2}|{ROWS // 2}")
+        self.assertIn("pgsluice worker ends: " + REPLACED, self.cluster.tail())
+        held.end()
+        self.assertEqual(self.cluster.sql(f"{settings}; {copy}"), f"1|{ROWS // 2}|{ROWS // 2}")
 
 
 if __name__ == "__main__":

@@ -99,6 +99,11 @@ class Routes(unittest.TestCase):
             self.same(None, csv(asks=often))
         self.same(None, csv(toast=100, asks=130), UNLOGGED, AGAIN)
 
+    def test_a_page_that_stays_open(self):
+        """If a very long record comes before the first page is full, the lines of the records in it are counted as in stock COPY."""
+        data = b'1,"a\nb",1,1\n2,' + b"w" * 2_000_000 + b",2,2\nbad,c,3,3\n"
+        self.assertIn("COPY t, line 3,", compare(self, self.server, TABLE, CSV, data))
+
     def test_insert(self):
         """Small loads, FREEZE, WHERE, and partitions at wal_level logical take the insert route; generated columns take the append route."""
         self.same("insert", csv(5000))

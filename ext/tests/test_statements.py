@@ -7,6 +7,8 @@ from .cluster import MAJOR, OnCluster
 
 _PLACE = re.compile(r"^psql:<stdin>:\d+: ", re.M)
 _LOCATION = re.compile(r"^LOCATION:.*\n?", re.M)
+# Why the view is empty; the reason if the COPY was left to stock COPY and failed.
+_NO_ROW = re.compile(r"^NOTICE:  00000: (?:no|the last) COPY FROM .*\n(?:DETAIL:  It was left to stock COPY: (.*)\.\n)?(?:HINT:  .*\n)?", re.M)
 COLUMNS = "a int, b text, c bigint DEFAULT 7, p int4range"
 TABLE = f"CREATE TABLE t ({COLUMNS})"
 
@@ -28,13 +30,13 @@ class Battery(OnCluster):
             script.append(
                 f"\\echo case {number}\n\\warn case {number}\nSET client_min_messages = warning; DROP TABLE IF EXISTS t CASCADE; {table};\n"
                 f"RESET client_min_messages;\n\\unset QUIET\n{copy};\n\\set QUIET on\n"
-                f"SET client_min_messages = warning; SELECT 'took ' || coalesce(fell_back_because, route) FROM pgsluice.last_copy; RESET client_min_messages;\n"
+                "SELECT 'took ' || coalesce(fell_back_because, route) FROM pgsluice.last_copy;\n"
                 f"{after}; SELECT count(*), md5(string_agg(t::text, '|' ORDER BY t::text COLLATE \"C\")) FROM t;")
         said, told = self.cluster.session("\n".join(script))
         told = _PLACE.sub("", _LOCATION.sub("", told))
         cut = [re.split(r"^case \d+\n", text + "\n", flags=re.M)[1:] for text in (said, told)]
         self.assertEqual([len(part) for part in cut], [len(cases)] * 2)
-        return list(zip(*cut))
+        return [(said + "".join(f"took {reason}\n" for reason in _NO_ROW.findall(told) if reason), _NO_ROW.sub("", told)) for said, told in zip(*cut)]
 
     def same(self, cases, taken=True):
         """Asserts that both give the same; returns each case's output on standard error.

@@ -9,15 +9,8 @@ from . import cluster as clusters
 from .cluster import Cluster, Held, OnCluster, Refused, wait_until
 from .twins import LoadedTwice, check, check_size, reader_conflicts, standby_follows
 
-UNIQUE = {
-    "t_pkey": "(u)",
-    "twl": "(w, l)",
-    "tk": "(k DESC) INCLUDE (l)",
-    "tn": "(n)",  # ranked: equal values in several forms
-    "td": "(d)",  # with NULLs
-    "tdk": "(d, k) NULLS NOT DISTINCT",
-    "tlong": "(long)",  # long keys: leaves, their parents and the level above fill soon
-}
+# tn: ranked, equal values in several forms; td: NULLs; tlong: leaves, their parents and the level above fill soon.
+UNIQUE = {"t_pkey": "(u)", "twl": "(w, l)", "tk": "(k DESC) INCLUDE (l)", "tn": "(n)", "td": "(d)", "tdk": "(d, k) NULLS NOT DISTINCT", "tlong": "(long)"}
 PLAIN = {"tw": "(w)"}
 # Row by row, as with stock COPY.
 ROWS = {"zexpr": "UNIQUE INDEX zexpr ON t (upper(l), k)", "apart": "UNIQUE INDEX apart ON t (k) WHERE k % 2 = 0"}
@@ -232,6 +225,34 @@ class Merges(WithTable, LoadedTwice):
             rows[4000] = list(rows[1000])
             rows[5000] = list(rows[1001])
             self.assertIn("COPY t, line 4001", self.same(lines(rows), rows=200, first=first, more=more))
+
+    def test_a_long_value_waits_for_its_turn(self):
+        """A value of more than 506 bytes is checked when the turn of its index comes, after the indexes before it, and gets one entry."""
+        rows = fields(6000)
+        for row in rows[::7]:
+            row[6] = row[6].ljust(600, "z")
+        self.same(lines(rows), rows=200)
+        self.checked()
+        rows[1000][6] = rows[4000][6] = "y" * 600
+        rows[4000][2] = rows[1000][2].upper()
+        for first, name in (("CREATE UNIQUE INDEX aexpr ON t (lower(l));", "aexpr"), ("", "tlong")):
+            said = self.same(lines(rows), rows=200, first=first, more="CREATE UNIQUE INDEX zexpr ON t (lower(l));")
+            self.assertIn(f'"{name}"', said)
+            self.assertIn("COPY t, line 4001", said)
+
+    def test_the_index_that_failed(self):
+        """If an index's expression fails for a row whose key is a duplicate in another index, the first of the two decides, whichever other index has a predicate."""
+        rows = fields(8000)
+        rows[7000][3] = "666"
+        repeat(rows, 7000, "u", 2000)
+        part = "CREATE INDEX part ON t (d) WHERE d > 5;"
+        fails = "CREATE INDEX failing ON t {};"
+        trigger = "CREATE TRIGGER failing AFTER INSERT ON t FOR EACH ROW WHEN (1 / (NEW.k - 666) > 0) EXECUTE FUNCTION suppress_redundant_updates_trigger();"
+        for first, more, code in ((part, fails.format("((1 / (k - 666)))"), "23505"), (part, fails.format("USING gin ((ARRAY[1 / (k - 666)]))"), "23505"),
+                                  (part, trigger, "23505"), (fails.format("((1 / (k - 666)))"), part, "22012")):
+            said = self.same(lines(rows), rows=100, first=first, more=more)
+            self.assertIn(code, said)
+            self.assertIn("COPY t, line 7001", said)
 
     def test_deferrable(self):
         """A deferrable constraint is checked as by stock COPY, next to indexes that are merged."""

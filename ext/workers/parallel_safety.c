@@ -12,7 +12,9 @@
  *
  * The statement must not change what functions see, either: no serializable
  * transaction (workers would have to share its predicate locks), no replaced
- * rows, no volatile constraints, no conversion of text in binary data.
+ * rows, no volatile constraints, no conversion of text in binary data. And
+ * while workers are in the session, no code of a user may run in the leader,
+ * which could change catalogs (session.c).
  *
  * Whatever is not certain is left to the leader, and the report says why.
  */
@@ -20,6 +22,7 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
+#include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -90,6 +93,44 @@ type_why_not(Oid type, bool binary)
 	return OidIsValid(part) ? type_why_not(part, binary) : NULL;
 }
 
+/* Whether a row of pg_trigger runs code of a user after each row. */
+static bool
+is_after_trigger(HeapTuple tuple, TupleDesc desc, const void *context)
+{
+	Form_pg_trigger trigger = (Form_pg_trigger) GETSTRUCT(tuple);
+
+	return sluice_is_after_trigger(trigger->tgtype, trigger->tgfoid);
+}
+
+/* Whether the table or one of its partitions has such a trigger. */
+static bool
+has_after_triggers(Relation rel)
+{
+	List	   *tables = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE ?
+		find_all_inheritors(RelationGetRelid(rel), NoLock, NULL) :
+		list_make1_oid(RelationGetRelid(rel));
+	ListCell   *lc;
+
+	foreach(lc, tables)
+	{
+		if (sluice_any_trigger(lfirst_oid(lc), is_after_trigger, NULL))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Whether code of a user may run while rows are loaded. AFTER ROW triggers wait
+ * until all rows are in, but with rejects_to they run after each group of rows.
+ */
+static bool
+runs_code(const SluiceLoad *load)
+{
+	if (load->rejects && (load->rejects_run_code || has_after_triggers(load->cstate->rel)))
+		return true;
+	return load->duplicates.lost_rows && sluice_spi_insert_runs_code(load->duplicates.lost_rows);
+}
+
 /*
  * Returns a reason in the statement or its transaction, or NULL: see the head
  * of the file.
@@ -108,7 +149,7 @@ statement_why_not(const SluiceLoad *load)
 		return "a CHECK constraint or a condition is volatile";
 	if (load->source.binary && pg_get_client_encoding() != GetDatabaseEncoding())
 		return "text in binary data is converted";
-	return NULL;
+	return runs_code(load) ? SLUICE_RUNS_CODE : NULL;
 }
 
 /*

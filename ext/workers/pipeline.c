@@ -45,6 +45,9 @@
  * with or without an error, detaching from the segment sets `stop` and wakes
  * the workers. Then the leader waits for workers that have joined its
  * transaction, because their snapshot and locks are the leader's.
+ *
+ * Workers that have joined the session must end before code of a user runs in
+ * it (dismiss_readers). The ring stays, and the leader forms what is left.
  */
 #include "workers/workers.h"
 
@@ -296,7 +299,7 @@ start_workers(const SluiceLoad *load, SluicePipeline *pipe)
 static void
 replace_workers(const SluiceLoad *load, SluicePipeline *pipe, size_t len)
 {
-	if (pg_atomic_read_u32(&pipe->shared->left) == 0)
+	if (pg_atomic_read_u32(&pipe->shared->left) == 0 || pg_atomic_read_u32(&pipe->shared->stop))
 		return;
 	pipe->since_left += len;
 	if (pipe->since_left < pipe->input)
@@ -306,6 +309,35 @@ replace_workers(const SluiceLoad *load, SluicePipeline *pipe, size_t len)
 	reap_workers(pipe);
 	if (start_workers(load, pipe) < load->workers)
 		pg_atomic_fetch_add_u32(&pipe->shared->left, 1);
+}
+
+/* Stops the workers and waits until they have ended. */
+static void
+end_workers(SluicePipeline *pipe)
+{
+	stop_workers(pipe->segment, (Datum) 0);
+	for (int i = 0; i < SLUICE_MAX_WORKERS; i++)
+	{
+		if (pipe->handles[i])
+			(void) WaitForBackgroundWorkerShutdown(pipe->handles[i]);
+	}
+	reap_workers(pipe);
+}
+
+/*
+ * Ends the workers that have joined the session: code of a user is about to run
+ * in it (session.c). They complete the chunks that are filled, and leave the
+ * values to the leader, which also forms all further chunks.
+ */
+static void
+dismiss_readers(SluiceLoad *load)
+{
+	SluicePipeline *pipe = load->pipeline;
+
+	if (pipe->shared->session_at == 0 || pg_atomic_read_u32(&pipe->shared->stop))
+		return;
+	end_workers(pipe);
+	sluice_report.leader_reads = SLUICE_RUNS_CODE;
 }
 
 /*
@@ -357,6 +389,7 @@ open_pipeline(SluiceLoad *load)
 	pipe->rest = palloc(CHUNK_INPUT);
 	pipe->input = sluice_force ? FORCED_INPUT : CHUNK_INPUT;
 	load->pipeline = pipe;
+	load->dismiss_readers = dismiss_readers;
 	return count > 0;
 }
 
@@ -370,13 +403,7 @@ sluice_pipeline_close(SluiceLoad *load)
 	SluicePipeline *pipe = load->pipeline;
 	int			strangers;
 
-	stop_workers(pipe->segment, (Datum) 0);
-	for (int i = 0; i < SLUICE_MAX_WORKERS; i++)
-	{
-		if (pipe->handles[i])
-			(void) WaitForBackgroundWorkerShutdown(pipe->handles[i]);
-	}
-	reap_workers(pipe);
+	end_workers(pipe);
 	strangers = pg_atomic_read_u32(&pipe->shared->strangers);
 	if (strangers > 0)
 	{

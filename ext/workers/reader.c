@@ -322,12 +322,12 @@ read_rows(SluiceReader *reader, SluiceSlice *slice, Progress *progress)
 		SluiceRow  *row = &slice->rows[progress->row];
 		bool		read = false;
 
-		/*
-		 * The leader has stopped the workers: rows that are formed from now on
-		 * are not used.
-		 */
+		/* The leader has stopped the workers: it reads the rest. */
 		if (pg_atomic_read_u32(&reader->shared->stop))
-			break;
+		{
+			next_row(progress, slice, false);
+			continue;
+		}
 		CHECK_FOR_INTERRUPTS();
 		if (row->asks > 0)
 			read = read_row(reader, slice, progress);

@@ -17,7 +17,15 @@
  *                      sees what the statement saw when it began
  *    new xids          for the worker, a subtransaction that the leader begins
  *                      later is another transaction in progress: what it
- *                      writes is not visible
+ *                      writes is not visible, and what it deletes still is
+ *    combo CIDs        the worker has those of the start. A row that the
+ *                      transaction has written gets a new one if the leader
+ *                      changes it again. Where the worker reads such a row of
+ *                      a catalog, it would look beyond its own array. So no
+ *                      code of a user runs in the leader while such workers
+ *                      live: runs_code() in parallel_safety.c, and
+ *                      dismiss_readers() in pipeline.c for a partition that
+ *                      another session changes meanwhile
  *    locks             the worker joins the leader's lock group before it
  *                      takes any lock, so it never waits for the leader
  *    tables            the functions that are called are parallel safe, not

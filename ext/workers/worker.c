@@ -95,10 +95,9 @@ leave(dsm_segment *segment, Datum arg)
 static void
 leave_as_stranger(SluiceShared *shared)
 {
-	if (strncmp(shared->build, sluice_build, SLUICE_BUILD_LEN) == 0)
+	if (sluice_require_build(shared->build, LOG))
 		return;
 	pg_atomic_fetch_add_u32(&shared->strangers, 1);
-	ereport(LOG, (errmsg("pgsluice worker ends: " SLUICE_REPLACED), errhint(SLUICE_REPLACED_HINT)));
 	proc_exit(0);
 }
 

@@ -28,6 +28,9 @@
 #define CHUNK_ROWS SLUICE_MOST_ROWS
 #define CHUNK_ASKS 32768
 
+/* Why workers do not join the session, or have left it. */
+#define SLUICE_RUNS_CODE "triggers or rules may run while rows are loaded"
+
 typedef enum SluiceChunkState
 {
 	CHUNK_WAITING,				/* to be claimed, or claimed */

@@ -134,3 +134,44 @@ fn rows_that_wait_give_the_same_index() {
         }
     }
 }
+
+/// The pages of an index whose rows are added one by one, every fifth as a dead one; and whether
+/// the rows could be handed over at the end.
+fn one_by_one(values: &[Option<Vec<u8>>], waits: bool) -> (Vec<(u32, Vec<u8>)>, bool) {
+    let mut build = IndexBuild::new(shape(false), 1 << 30).unwrap();
+    if !waits {
+        assert!(build.settle().unwrap());
+    }
+    for (n, value) in values.iter().enumerate() {
+        let (tid, dead) = (((n / 100) << 16 | (n % 100 + 1)) as Tid, n % 5 == 0);
+        let field = value.as_deref().map(Field::Bytes);
+        if build.add_waiting(tid, dead, field).unwrap().is_some() {
+            continue;
+        }
+        assert!(build.settle().unwrap());
+        let field = field.map(|field| build.shape_mut().intern(0, field).unwrap().unwrap());
+        build.add(tid, dead, |_| field).unwrap();
+    }
+    let handed = build.spread().is_some();
+    rank(&mut build);
+    build.finish().unwrap();
+    let mut pages = Vec::new();
+    drive(&mut build, &mut Vec::new(), &mut pages);
+    pages.sort();
+    (pages, handed)
+}
+
+/// Rows that are added one by one, dead ones too, wait like those of whole pages, and give the same
+/// index as rows that do not wait. They can be handed over unless a value was too long.
+#[test]
+fn rows_added_one_by_one_wait_too() {
+    let short = |n: usize| (n % 7 != 3).then(|| format!("{:x}", n * 7919 % 5003).into_bytes());
+    let all_short: Vec<_> = (0..20_000).map(short).collect();
+    let mut one_long = all_short.clone();
+    one_long[15_000] = Some(vec![b'x'; 40]);
+    for (values, handed) in [(all_short, true), (one_long, false)] {
+        let (expected, _) = one_by_one(&values, false);
+        assert!(expected.len() > 10);
+        assert!(one_by_one(&values, true) == (expected, handed));
+    }
+}

@@ -139,6 +139,7 @@ pub(crate) unsafe fn form(plan: &mut FormPlan, slice: &mut Slice) -> Status {
     let mut sink = HeapSink::new(&plan.heap, arena, at, asks, &mut plan.scratch);
     slice.rows_used = 0;
     slice.lines = 0;
+    let eol_before = slice.eol;
     let page_limit = match slice.page_limit {
         0 => usize::MAX,
         limit => limit as usize,
@@ -159,7 +160,7 @@ pub(crate) unsafe fn form(plan: &mut FormPlan, slice: &mut Slice) -> Status {
         _ => false,
     };
     if slice.page_limit > 0 && goes_on && pages.all() {
-        leave_open_page(slice, rows);
+        leave_open_page(slice, rows, eol_before);
     } else if matches!(status, Status::More | Status::Ended) && pages.all() {
         slice.pages = pages.begun();
         slice.paged = slice.rows_used;
@@ -281,10 +282,15 @@ fn form_binary(
     }
 }
 
-/// Leaves the records whose page is not full to the next call.
-fn leave_open_page(slice: &mut Slice, rows: &[Row]) {
+/// Leaves the records whose page is not full to the next call. If that is all of them, the line
+/// end is again that of the lines before: as long as none is known, the lines within quotes are
+/// counted in another way.
+fn leave_open_page(slice: &mut Slice, rows: &[Row], eol_before: u8) {
     if slice.paged == slice.rows_used {
         return;
+    }
+    if slice.paged == 0 {
+        slice.eol = eol_before;
     }
     (slice.consumed, slice.lines) = match slice.paged {
         0 => (0, 0),

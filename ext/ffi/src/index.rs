@@ -1,11 +1,12 @@
 //! The build of an index for C: rows go in; requests and pages come out.
 
+use crate::datum::{field, plain_field};
 use crate::plan::slice;
 use pgsluice_core::index_sort::build::{IndexBuild, Step};
 use pgsluice_core::index_sort::interrupt::Interrupts;
 use pgsluice_core::index_sort::run::Added;
 use pgsluice_core::index_sort::shape::{Attribute, IndexShape, Order, MAX_ATTRIBUTES};
-use pgsluice_core::index_sort::tuple::{Field, MAX_VARLENA};
+use pgsluice_core::index_sort::tuple::Field;
 use pgsluice_core::index_sort::BuildFailure;
 use pgsluice_core::memory::{Fallible, OutOfMemory};
 use pgsluice_core::page::btree;
@@ -208,33 +209,6 @@ pub unsafe extern "C" fn pgsluice_index_free(build: *mut IndexBuild) {
     unsafe { crate::free(build) }
 }
 
-/// A varlena as `index_form_tuple` stores it. `None`: that may differ from this one, because it is
-/// not `stored` and is compressed, out of line or long.
-///
-/// # Safety
-///
-/// `datum` points to a varlena that lives for `'a`.
-#[inline]
-unsafe fn varlena<'a>(datum: usize, stored: bool) -> Option<Field<'a>> {
-    let at = datum as *const u8;
-    // SAFETY: a varlena has at least one byte. If that byte is odd, it says how many bytes there
-    // are. If it is even, there are at least four bytes, and these say how many there are.
-    unsafe {
-        let first = *at;
-        if first & 1 == 1 {
-            let size = usize::from(first >> 1);
-            return (size > 0).then(|| Field::Bytes(slice(at.add(1), size - 1)));
-        }
-        let header = at.cast::<u32>().read_unaligned();
-        let size = (header >> 2) as usize;
-        if size < 4 || !stored && (header & 3 != 0 || size > MAX_VARLENA) {
-            return None;
-        }
-        let bytes = slice(at.add(4), size - 4);
-        Some(if header & 3 == 0 { Field::Bytes(bytes) } else { Field::Compressed(bytes) })
-    }
-}
-
 /// Adds a row with address `tid` (block number << 16 | offset number). `stored`: its values are as
 /// `index_form_tuple` stores them, or their storage is plain. If not, a value that may be stored
 /// otherwise is not accepted.
@@ -255,17 +229,14 @@ pub unsafe extern "C" fn pgsluice_index_add(
     guarded(|| {
         // SAFETY: the caller's duty.
         let build = unsafe { &mut *build };
-        if !build.settle()? {
-            return Ok(IndexStatus::Crowded);
-        }
         let count = build.shape().attributes().len();
         // SAFETY: the caller's duty: an item for each attribute.
         let (values, nulls) = unsafe { (slice(values, count), slice(nulls, count)) };
-        // One column is by far the most common.
+        // One column is by far the most common, and rows wait only with one.
         if count == 1 {
             // SAFETY: the caller's duty: a Datum of the attribute.
-            return match unsafe { field(build.shape_mut(), 0, values[0], nulls[0], stored)? } {
-                Ok(field) => Ok(build.add(tid, dead, |_| field)?.into()),
+            return match unsafe { plain_field(build.shape(), 0, values[0], nulls[0], stored) } {
+                Ok(field) => add_one(build, tid, dead, field),
                 Err(status) => Ok(status),
             };
         }
@@ -277,6 +248,30 @@ pub unsafe extern "C" fn pgsluice_index_add(
             }
         }
     })
+}
+
+/// Adds a row of one column. Its value needs no number as long as the row can wait with others.
+#[inline]
+fn add_one(
+    build: &mut IndexBuild,
+    tid: u64,
+    dead: bool,
+    field: Option<Field>,
+) -> Result<IndexStatus, BuildFailure> {
+    if let Some(added) = build.add_waiting(tid, dead, field)? {
+        return Ok(added.into());
+    }
+    if !build.settle()? {
+        return Ok(IndexStatus::Crowded);
+    }
+    let field = match field {
+        Some(field) => match build.shape_mut().intern(0, field)? {
+            None => return Ok(IndexStatus::Crowded),
+            interned => interned,
+        },
+        None => None,
+    };
+    Ok(build.add(tid, dead, |_| field)?.into())
 }
 
 /// Few columns are the common case. Setting up fields for the most columns possible would take
@@ -306,43 +301,6 @@ unsafe fn add_fields<const MOST: usize>(
         }
     }
     Ok(build.add(tid, dead, |index| fields[index])?.into())
-}
-
-/// A Datum as a field, interned if its attribute is ranked. `None`: NULL. Or the status that says
-/// why it is not accepted.
-///
-/// # Safety
-///
-/// Unless `null`, `datum` is one of the attribute; what it points to lives for `'a`.
-#[inline]
-unsafe fn field<'a>(
-    shape: &mut IndexShape,
-    index: usize,
-    datum: usize,
-    null: bool,
-    stored: bool,
-) -> Result<Result<Option<Field<'a>>, IndexStatus>, BuildFailure> {
-    if null {
-        return Ok(Ok(None));
-    }
-    let attribute = shape.attributes()[index];
-    let field = if attribute.by_value {
-        Field::Word(datum as u64)
-    } else if attribute.len > 0 {
-        // SAFETY: the caller's duty: a value of fixed length passed by reference.
-        Field::Bytes(unsafe { slice(datum as *const u8, attribute.len as usize) })
-    } else {
-        // SAFETY: the caller's duty: a varlena.
-        match unsafe { varlena(datum, stored) } {
-            // Its order depends on bytes that are not decompressed here.
-            Some(Field::Compressed(_)) if matches!(attribute.order, Order::Text | Order::Bytea) => {
-                return Ok(Err(IndexStatus::Unfit));
-            }
-            Some(field) => field,
-            None => return Ok(Err(IndexStatus::Unfit)),
-        }
-    };
-    Ok(shape.intern(index, field)?.map(Some).ok_or(IndexStatus::Crowded))
 }
 
 impl From<Added> for IndexStatus {

@@ -19,6 +19,7 @@
     allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types)
 )]
 
+mod datum;
 #[cfg(test)]
 mod exhaustion;
 #[cfg(feature = "faults")]

@@ -177,11 +177,9 @@ impl IndexBuild {
             if read == Err(Unfit) {
                 return Ok(PageAdded::Unfit);
             }
-            let added = match &self.waiting {
-                Some(waiting) if key::holds(fields[0]) => {
-                    self.collector.add(waiting, tid, false, |index| fields[index])?
-                }
-                _ => {
+            let added = match self.add_waiting(tid, false, fields[0])? {
+                Some(added) => added,
+                None => {
                     let room = self.settle()?;
                     if !room || self.shape.ranked() > 0 && !self.intern(&mut fields)? {
                         return Ok(PageAdded::Crowded);
@@ -198,22 +196,6 @@ impl IndexBuild {
             }
         }
         Ok(PageAdded::All)
-    }
-
-    /// Assigns numbers to the values of waiting rows. `false`: there are too many values.
-    ///
-    /// Rows wait as long as every key is a text that fits into a prefix. They are sorted by bytes,
-    /// so each value is looked up only once, and the order of the numbers is often close to the
-    /// server's.
-    ///
-    /// # Errors
-    ///
-    /// No memory.
-    pub fn settle(&mut self) -> Result<bool, BuildFailure> {
-        match self.waiting.take() {
-            Some(waiting) => self.collector.number(&waiting, &mut self.shape),
-            None => Ok(true),
-        }
     }
 
     /// Looks up all ranked values of some rows together, before each of them is interned.

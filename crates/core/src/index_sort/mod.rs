@@ -34,6 +34,7 @@ pub mod team;
 mod tests;
 pub mod ties;
 pub mod tuple;
+mod waiting;
 mod words;
 
 use crate::memory::OutOfMemory;

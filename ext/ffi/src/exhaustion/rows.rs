@@ -292,6 +292,54 @@ fn records_out_of_the_ordinary() {
     }
 }
 
+/// Records that are left to the next call, because their page is not full, are scanned as at first:
+/// as long as no line end is known, none within quotes is counted.
+#[test]
+fn records_that_are_left_are_scanned_as_at_first() {
+    const ARENA: usize = 64 << 10;
+    let data = b"1,\"a\nb\",sad\n2,\"c\nd\",happy\n3";
+    let mut gate = Gate::new(None, false);
+    let text = case(25, 0, -1, -1, 4, &[]);
+    let plan = plan(&mut gate, &text, 0, Form::Csv);
+    let mut arena = vec![0u64; ARENA / 8];
+    let mut rows: Vec<Row> = Vec::with_capacity(64);
+    let mut asks: Vec<AskDef> = vec![AskDef::default(); 64];
+    let mut slice = Slice {
+        input: data.as_ptr(),
+        input_len: data.len(),
+        arena: arena.as_mut_ptr().cast(),
+        arena_len: ARENA,
+        arena_used: 0,
+        rows: rows.as_mut_ptr(),
+        rows_len: 64,
+        asks: asks.as_mut_ptr(),
+        asks_len: 64,
+        rows_used: 0,
+        consumed: 0,
+        lines: 0,
+        eol: 0,
+        last: false,
+        pack: true,
+        page_longest: 2000,
+        page_reserve: 0,
+        page_limit: 1,
+        pages: 0,
+        paged: 0,
+    };
+    // SAFETY: the plan is live, and the slice's pointers are valid for the lengths beside them.
+    let status = gate.call(|| unsafe { pgsluice_form(plan, &mut slice) });
+    assert_eq!((status, slice.rows_used, slice.consumed), (Status::More, 0, 0));
+    assert_eq!((slice.lines, slice.eol), (0, 0));
+    (slice.input_len, slice.last, slice.arena_used) = (data.len() - 1, true, 0);
+    // SAFETY: as above.
+    let status = gate.call(|| unsafe { pgsluice_form(plan, &mut slice) });
+    assert_eq!((status, slice.rows_used, slice.consumed), (Status::More, 2, data.len() - 1));
+    // The first record counts as one line, the second one as two.
+    assert_eq!((slice.lines, slice.eol), (3, 1));
+    // SAFETY: made above, not used again.
+    gate.call(|| unsafe { pgsluice_plan_free(plan) });
+}
+
 /// For random bytes, nothing beyond their end is read, which a memory checker can verify.
 #[test]
 fn random_bytes() {
