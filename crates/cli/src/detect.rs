@@ -101,7 +101,7 @@ impl Around {
         }
         for source in a.named.iter().flat_map(|named| &named.sources) {
             let Peek { bytes, whole } = peek(source.as_ref())?;
-            if bytes.is_empty() || source.name() == first.name() {
+            if (bytes.is_empty() && whole) || source.name() == first.name() {
                 continue;
             }
             let found = sniff(&bytes, whole, by);
@@ -149,7 +149,7 @@ fn first(a: &SourceArguments, given: &Given) -> Result<(Arc<dyn Source>, Detecte
     let sources = a.named.iter().flat_map(|named| &named.sources);
     for source in sources.clone() {
         let Peek { bytes, whole } = peek(source.as_ref())?;
-        if !bytes.is_empty() {
+        if !(bytes.is_empty() && whole) {
             return Ok((source.clone(), sniff(&bytes, whole, given)));
         }
     }

@@ -54,7 +54,8 @@ impl Causes {
     /// Checks the records at the start of the first file, including its header.
     pub(crate) fn find(reader: &Reader, options: &Options) -> Causes {
         let Some(dialect) = options.input.dialect() else { return Causes::default() };
-        let (sample, ended) = reader.sample();
+        let sample = reader.sample();
+        let (sample, ended) = (sample.bytes, sample.ended);
         let header = reader.header().map_or(&[][..], |header| &header.bytes);
         let bytes = &[header, &sample].concat();
         let own = fields(bytes, ended, &dialect);
@@ -232,7 +233,8 @@ impl Causes {
         if !of_value {
             return error;
         }
-        match plan.inferred.is_some() {
+        // If all records were examined, another cause is more likely.
+        match plan.inferred.as_ref().is_some_and(|inferred| !inferred.whole) {
             false => error,
             true if can_be_read_again(&options.input) => {
                 error.with_hint("`create`=text-on-doubt reads the whole input first")

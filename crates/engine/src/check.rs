@@ -82,7 +82,7 @@ pub fn check(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked
 fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Error> {
     watch.progress.begin(Phase::Opening);
     let mut reader = Reader::open(&options.input)?;
-    let options = &options.reading(&reader);
+    let options = &options.reading(&reader)?;
     watch.progress.total_bytes.set(reader.total_bytes());
     let mut conn = watch.connect(&options.target.url)?;
     watch.progress.begin(Phase::Inspecting);

@@ -10,7 +10,7 @@ use crate::session::transaction;
 use crate::stray;
 use pgsluice_core::error::{Malformed, Refusal};
 use pgsluice_core::row::{self, NoRow};
-use pgsluice_core::scan::{valid_utf8, Dialect, Format, Next, Record};
+use pgsluice_core::scan::{valid_utf8, Dialect, Eol, Format, Next, Record};
 use pgsluice_core::shape::{Column, Env, RowShape, Type, ValueSource};
 use pgsluice_core::sink::{PgCopySink, HEADER, TRAILER};
 use std::io::Write;
@@ -37,7 +37,7 @@ pub fn shape_of_types(types: Vec<Type>, utc: bool) -> RowShape {
 ///
 /// As for [`Loader::plan`](crate::Loader::plan); or only the server can read the type of a column.
 pub fn shape_of_table(reader: &Reader, options: &Options) -> Result<RowShape, Error> {
-    let options = &options.reading(reader);
+    let options = &options.reading(reader)?;
     let mut conn = Conn::open(&options.target.url)?;
     transaction::begin(&mut conn, options)?;
     let plan = make_plan(&mut conn, reader, options, Purpose::Convert, false)?;
@@ -154,9 +154,10 @@ impl Converter<'_> {
             return Err(Error::new("a record is too long to be converted").at(place(0, 1, 0)));
         }
         if let Err(bad) = valid_utf8(&chunk.bytes) {
-            let line = 1 + memchr::memchr_iter(b'\n', &chunk.bytes[..bad.offset]).count() as u64;
-            let (records, start, _) =
-                chunk.record_of_line(&Layout::Lines(self.dialect.clone()), line);
+            let layout = Layout::Lines(self.dialect.clone());
+            let end = if chunk.line_end(&layout) == Eol::Cr { b'\r' } else { b'\n' };
+            let line = 1 + memchr::memchr_iter(end, &chunk.bytes[..bad.offset]).count() as u64;
+            let (records, start, _) = chunk.record_at_byte(&layout, bad.offset);
             return Err(Error::new(bad.message()).at(place(records, line, start)));
         }
         let csv = self.dialect.format == Format::Csv;

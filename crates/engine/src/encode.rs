@@ -118,7 +118,7 @@ impl Encoder {
         let sink = PgCopySink::new(columns).within(MOST_ROWS);
         // A chunk for nodes cannot be sent in another form, so an invalid value must be found here.
         let sink = if plan.nodes.is_none() { sink.leaving_json() } else { sink };
-        let fit = plan.inferred.clone().map(Fit::new);
+        let fit = plan.inferred.clone().map(|inferred| Fit::new(inferred.columns));
         Encoder { plan, pool, sink, record: Record::default(), fit, growth: 1.2 }
     }
 

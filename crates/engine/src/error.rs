@@ -157,6 +157,18 @@ impl Error {
         Error::new("stopped; the server has rolled everything back").of_kind(Kind::Cancelled)
     }
 
+    /// Makes it the error of a load that the user has stopped. It keeps what is changed nevertheless
+    /// and what to do, but not where the load was.
+    #[must_use]
+    pub(crate) fn stopped(mut self) -> Error {
+        self.0.message = "stopped".into();
+        self.0.kind = Some(Kind::Cancelled);
+        self.0.place = None;
+        self.0.file = None;
+        self.0.server = None;
+        self
+    }
+
     /// A failed system call on a file.
     pub fn io(what: &str, file: &str, error: &std::io::Error) -> Error {
         Error::new(format!("cannot {what} {file}: {}", io_message(error)))

@@ -1,7 +1,7 @@
 //! Facts about the server, the table and the load: plain values, from which a plan is made.
 
 use crate::causes::Causes;
-use crate::infer::NewColumn;
+use crate::infer::InferredColumns;
 use crate::input::HeaderLine;
 use crate::plan::policy::Choice;
 use crate::text::Text;
@@ -56,9 +56,9 @@ pub enum Purpose {
     Load,
     /// to check values: rows are discarded after each chunk
     Check {
-        /// the columns of the table that a load would create, if their types were inferred from
-        /// only some of the records
-        inferred: Option<Vec<NewColumn>>,
+        /// the columns of the table that a load would create, if it may load records that were not
+        /// examined for types
+        inferred: Option<InferredColumns>,
     },
     /// to convert a file: nothing is sent
     Convert,
@@ -257,7 +257,7 @@ pub struct TableFacts {
     pub columns: Vec<ColumnFacts>,
     /// its indexes
     pub indexes: Vec<IndexFacts>,
-    /// triggers on INSERT, including those of foreign keys
+    /// triggers on INSERT, including those of foreign keys and row triggers of partitions
     pub triggers: Vec<TriggerFacts>,
     /// number of its foreign keys
     pub foreign_keys: u32,
@@ -265,6 +265,8 @@ pub struct TableFacts {
     pub referenced: bool,
     /// a publication sends its rows to subscribers
     pub published: bool,
+    /// a publication sends the rows of each new table of its schema to subscribers
+    pub publishes_new: bool,
     /// a DELETE of its rows may delete or change rows of other tables, by their foreign keys
     pub cascades: bool,
     /// it has a foreign key to itself, so whether a row is valid depends on other rows of the load
@@ -342,8 +344,8 @@ pub struct NewTable {
     pub statement: String,
     /// the columns in the order of the file's fields; `None` where a field is left out
     pub names: Vec<Option<String>>,
-    /// the columns, if the types were not inferred from all records
-    pub unseen: Option<Vec<NewColumn>>,
+    /// the columns, if records may be loaded that were not examined for types
+    pub unseen: Option<InferredColumns>,
     /// how many bytes the column order saves, and what the types were inferred from
     pub notes: Vec<Text>,
 }

@@ -247,8 +247,25 @@ impl NewColumn {
         }
         scratch.clear();
         let read = types::put(&self.guess.core(), text, &Env::default(), scratch);
-        matches!(read, Ok(()) | Err(Refusal::Ask))
+        match read {
+            Ok(()) => true,
+            Err(Refusal::Ask) => !self.is_of_time() || may_be_time(text),
+            Err(_) => false,
+        }
     }
+
+    fn is_of_time(&self) -> bool {
+        matches!(self.guess, Guess::Date | Guess::Time | Guess::Timestamp | Guess::TimestampTz)
+    }
+}
+
+/// Whether the server may read the text as a date or a time: it has a digit or one of the words that
+/// stand for a value.
+fn may_be_time(text: &[u8]) -> bool {
+    const WORDS: [&str; 7] = ["now", "today", "tomorrow", "yesterday", "epoch", "allballs", "inf"];
+    let lower = text.to_ascii_lowercase();
+    let has = |word: &&str| memchr::memmem::find(&lower, word.as_bytes()).is_some();
+    text.iter().any(u8::is_ascii_digit) || WORDS.iter().any(has)
 }
 
 #[derive(Clone, Debug)]
@@ -361,6 +378,15 @@ impl Inference {
     }
 }
 
+/// The columns of a new table, into which records may be loaded that were not part of the inference.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InferredColumns {
+    /// in the order of the file's fields
+    pub columns: Vec<NewColumn>,
+    /// all records were part of it. Others come from a file that was written to since then
+    pub whole: bool,
+}
+
 /// Checks records that were not part of the inference against the inferred types.
 #[derive(Debug)]
 pub struct Fit {
@@ -375,11 +401,14 @@ impl Fit {
     }
 
     /// The index of the first field that the server would return changed. Values that the server
-    /// rejects are left to it.
+    /// rejects are left to it, as are records with too few or too many fields: they were no part of
+    /// the inference either.
     pub fn altered(&mut self, chunk: &[u8], record: &Record) -> Option<usize> {
         let Fit { columns, scratch } = self;
-        let mut fields = columns.iter().enumerate().take(record.len());
-        let found = fields.find(|(index, column)| {
+        if record.len() != columns.len() {
+            return None;
+        }
+        let found = columns.iter().enumerate().find(|(index, column)| {
             let (kind, value) = record.field(chunk, *index);
             matches!(kind, FieldKind::Plain | FieldKind::Quoted) && column.alters(value, scratch)
         });

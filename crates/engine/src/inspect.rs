@@ -37,7 +37,7 @@ pub struct Foretold {
 pub fn plan_only(options: &Options) -> Result<Foretold, Error> {
     refuse_beside_nodes(options)?;
     let reader = Reader::open(&options.input)?;
-    let options = &options.reading(&reader);
+    let options = &options.reading(&reader)?;
     let mut conn = Conn::open(&options.target.url)?;
     transaction::begin(&mut conn, options)?;
     let plan = make_plan(&mut conn, &reader, options, Purpose::Load, false)?;

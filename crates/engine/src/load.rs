@@ -141,7 +141,7 @@ pub(crate) fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
     if let Some(recording) = recording {
         reader.know(&recording.known, &recording.whole(), &recording.compared)?;
     }
-    let options = &options.reading(&reader);
+    let options = &options.reading(&reader)?;
     let job = &Job { options, watch, on_event, recording };
     watch.progress.total_bytes.set(reader.total_bytes());
     let mut conn = match recording.and_then(|recording| recording.connection()) {
@@ -222,7 +222,9 @@ fn execute(
     clock.seconds.inspect = clock.lap();
 
     job.begin(Phase::Loading);
-    let Sent { through, counts, mut lanes, rejected } = send_rows(job, conn, reader, plan)?;
+    let stayed = |e: Error| maintenance.move_sequences_of_stayed(e, plan, options);
+    let sent = send_rows(job, conn, reader, plan).map_err(stayed)?;
+    let Sent { through, counts, mut lanes, rejected } = sent;
     clock.seconds.load = clock.lap();
     not_emptied(plan, options, &through, &counts, rejected).map_err(|e| lanes[0].stayed(e))?;
 
@@ -248,10 +250,10 @@ fn execute(
     }
     let transactions = match job.recording {
         Some(recording) => commit_recorded(recording, &mut lanes, &counts, plan)?,
-        None => commit(&mut lanes, plan, options)?,
+        None => commit(&mut lanes, plan, options, &mut steps).map_err(stayed)?,
     };
     if plan.commits_first() {
-        // Only now can one connection see the keys of all lanes.
+        // Only now can one connection see the keys of all lanes. Many are passed already.
         steps.extend(maintenance.move_sequences_at_last(&mut lanes[0].conn, plan, options)?);
     }
     if let Some(recording) = job.recording {

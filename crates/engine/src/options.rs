@@ -2,7 +2,6 @@
 
 use crate::error::Error;
 use crate::fields::names;
-use crate::input::Reader;
 use crate::source::Source;
 use pgsluice_core::scan::{Dialect, DotLine, Format, StrayQuotes};
 use std::fmt;
@@ -337,13 +336,6 @@ pub struct Options {
     pub rejects: Option<RejectOptions>,
     /// loads each source once, and records what is loaded; `None` if nothing is recorded
     pub once: Option<OnceOptions>,
-}
-
-impl Options {
-    /// The same options, completed with what `reader` has detected in the files.
-    pub fn reading(&self, reader: &Reader) -> Options {
-        Options { input: reader.settled(&self.input), ..self.clone() }
-    }
 }
 
 /// COPY's options for the form of a file, as the user gave them.

@@ -4,7 +4,7 @@ use crate::advice::advice;
 use crate::causes::Causes;
 use crate::error::Error;
 use crate::fields::names;
-use crate::infer::NewColumn;
+use crate::infer::InferredColumns;
 use crate::input::Layout;
 
 use crate::facts::{Facts, InputFacts, Purpose, ServerFacts, TableFacts};
@@ -112,8 +112,8 @@ pub struct Plan {
     pub may_drop_rows: bool,
     /// the statement that has created the table, if the load has
     pub made: Option<String>,
-    /// its columns in the file's order, if their types were inferred from only some records
-    pub inferred: Option<Vec<NewColumn>>,
+    /// its columns, if records may be loaded that were not examined for types
+    pub inferred: Option<InferredColumns>,
     /// statements in the load's transaction before the rows
     pub before: Vec<String>,
     /// statements in the load's transaction after the rows
@@ -269,7 +269,7 @@ fn lands_by_chunk(plan: &Plan, facts: &Facts, options: &Options) -> bool {
 }
 
 /// The columns of the new table, if some records may not fit the inferred types.
-fn inferred(facts: &Facts) -> Option<Vec<NewColumn>> {
+fn inferred(facts: &Facts) -> Option<InferredColumns> {
     let of_new = facts.new.as_ref().and_then(|new| new.unseen.clone());
     match &facts.purpose {
         Purpose::Check { inferred } => inferred.clone().or(of_new),

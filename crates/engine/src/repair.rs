@@ -25,7 +25,8 @@ pub struct Report {
     pub running: Vec<String>,
     /// objects that other roles have dropped or disabled, in words with the role's name
     pub others: Vec<String>,
-    /// transactions that were prepared and are now committed or rolled back, in words
+    /// transactions that were prepared and are now committed or rolled back, and the sequences that
+    /// are behind the keys of committed ones, in words
     pub lanes: Vec<String>,
     /// transactions that may still be prepared, each with the reason
     pub prepared: Vec<(String, Error)>,

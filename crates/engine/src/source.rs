@@ -145,7 +145,8 @@ impl Source for FileSource {
     }
 
     fn length(&self) -> io::Result<Option<u64>> {
-        Ok(Some(self.path.metadata()?.len()))
+        let facts = self.path.metadata()?;
+        Ok(facts.is_file().then_some(facts.len()))
     }
 
     fn can_be_read_again(&self) -> bool {
@@ -315,7 +316,8 @@ mod tests {
         assert!(stream.look(1).is_err() && !stream.can_be_read_again());
     }
 
-    /// A named pipe is opened once, and the bytes that were looked at are read again.
+    /// A named pipe is opened once, and the bytes that were looked at are read again. Its length is
+    /// not known.
     #[test]
     fn a_pipe_at_a_path_is_a_stream() {
         let path = std::env::temp_dir().join(format!("pgsluice-pipe-{}", std::process::id()));
@@ -324,6 +326,7 @@ mod tests {
         let to = path.clone();
         let writer = std::thread::spawn(move || fs::write(to, b"some bytes"));
         let source = FileSource::new(&path);
+        assert_eq!(source.length().unwrap(), None);
         let (reader, more) = source.clone().look(4).unwrap();
         assert_eq!((all(reader), more), (b"some".to_vec(), true));
         assert_eq!(all(source.open().unwrap().bytes), b"some bytes");

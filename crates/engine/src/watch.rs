@@ -79,7 +79,11 @@ impl Watch {
         cancellers.retain(|canceller| Arc::strong_count(canceller) > 1);
         cancellers.push(conn.canceller());
         drop(cancellers);
-        Ok(conn)
+        // A request that came before found no canceller of this connection.
+        match self.stop.is_set() {
+            true => Err(Error::cancelled()),
+            false => Ok(conn),
+        }
     }
 
     /// Replaces the error if the user has stopped the load: that is not a failure of the server.
@@ -89,8 +93,31 @@ impl Watch {
             None if self.progress.phase() == Phase::Opening => {
                 Error::new("stopped before the load began").of_kind(Kind::Cancelled)
             }
-            Some(changed) => Error::new("stopped").of_kind(Kind::Cancelled).with_changed(changed),
+            Some(_) => error.stopped(),
             None => Error::cancelled(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// If the user has stopped a load, its error still says what is changed, how to end that, and
+    /// which nodes are open.
+    #[test]
+    fn a_stopped_load_keeps_its_hint_and_its_open_nodes() {
+        let left = "left: COMMIT PREPARED 'pgsluice_1_0'";
+        let error = Error::data("bad").with_changed(left).with_hint("pgsluice repair");
+        let error = error.with_open_nodes(vec!["east".into()]).leaving_prepared();
+        let watch = Watch::default();
+        assert_eq!(watch.told(error.clone()), error);
+        watch.cancel();
+        let told = watch.told(error);
+        assert_eq!((told.kind(), told.changed()), (Kind::Cancelled, Some(left)));
+        assert_eq!(told.to_string(), format!("stopped\nchanged: {left}"));
+        assert_eq!(told.hint().map(|hint| hint.plain()), Some("pgsluice repair"));
+        assert_eq!(told.open_nodes(), ["east"]);
+        assert!(told.leaves_prepared());
     }
 }

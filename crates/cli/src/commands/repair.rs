@@ -51,7 +51,7 @@ fn tell(report: &Report) -> Result<(), Failure> {
     }
     for restored in &report.put_back {
         let how = if restored.was_back {
-            "existed already".to_string()
+            "nothing to do".to_string()
         } else {
             format!("recreated in {:.1} s", restored.seconds)
         };

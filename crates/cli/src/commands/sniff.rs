@@ -41,7 +41,7 @@ pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
         false => Arc::new(FileSource::new(&a.file)) as Arc<dyn Source>,
     };
     let (name, sample) = (source.name(), peek(source.as_ref())?);
-    if sample.bytes.is_empty() {
+    if sample.bytes.is_empty() && sample.whole {
         return Err(Error::data(format!("{name} is empty")).into());
     }
     let mut found = sniff(&sample.bytes, sample.whole, &Given::default());

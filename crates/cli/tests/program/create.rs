@@ -456,3 +456,18 @@ fn altered_values_beside_malformed_records_end_the_load() {
         assert_eq!(world.sql("SELECT count(*) FROM pg_class WHERE relname = 'made'"), "0");
     }
 }
+
+/// A value that can be no date is rejected, as one that can be no number is, and not taken for one
+/// that the type would alter.
+#[test]
+fn what_is_no_date_is_rejected() {
+    let world = World::new(&each_major().remove(0));
+    let bytes: Vec<u8> =
+        (0..200_000).flat_map(|i| format!("{i},2024-01-01\n").into_bytes()).collect();
+    let file = world.file("odd.csv", &[&bytes[..], b"5,n/a\nx,2024-01-01\n6,\"\"\n"].concat());
+    let to = ["--table", "made", "--create", "--on-error", "reject"];
+    let summary = world.load(&[&[file.as_str()][..], &to].concat()).unwrap();
+    assert_eq!((&summary["loaded"], &summary["rejected"]), (&200_000.into(), &3.into()));
+    let said = world.load(&[&[file.as_str()][..], &to[2..3], &["--table", "new"]].concat());
+    assert!(said.unwrap_err().contains("n/a"));
+}

@@ -178,6 +178,35 @@ fn values_that_a_cast_would_read_otherwise() {
     });
 }
 
+/// `int2vector` and `oidvector` are written as `1 2`, although they have the subscripts of an array.
+/// The program loads and refuses the same texts as stock COPY.
+#[test]
+fn vectors_are_not_read_as_arrays() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql("CREATE TABLE s (a int, b int2vector, c oidvector); CREATE TABLE t (LIKE s)");
+        let good = b"1,1 2,3 4\n2,7,\n3,,5\n";
+        world.stock("COPY s FROM STDIN CSV", good).unwrap();
+        let file = world.file("good.csv", good);
+        for method in ["auto", "copy-binary", "copy-text"] {
+            world.sql("TRUNCATE t");
+            let loaded = world.load(&[&file, "--table", "t", "--method", method]);
+            loaded.unwrap_or_else(|e| panic!("{method}: {e}"));
+            assert_eq!(world.difference("s", "t"), "", "{method}");
+        }
+        world.sql("TRUNCATE t");
+        for bad in [&b"1,\"{1,2}\",3\n"[..], b"1,\"[0:1]={1,2}\",3\n", b"1,2,\"[0:1]={1,2}\"\n"] {
+            let (message, _) = world.stock("COPY s FROM STDIN CSV", bad).unwrap_err();
+            let file = world.file("bad.csv", bad);
+            for method in ["auto", "copy-binary", "copy-text"] {
+                let said = world.load(&[&file, "--table", "t", "--method", method]).unwrap_err();
+                assert!(said.contains(&message), "{method}: {said}");
+            }
+        }
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+    });
+}
+
 /// The names of a landing table and its columns conflict neither with names of the user nor with
 /// those of other loads.
 #[test]

@@ -1,7 +1,9 @@
-//! Lanes that wait for one another: in a deadlock, and for a moment.
+//! Lanes that wait for one another: in a deadlock, and for a moment. What they do once for all of
+//! them.
 
-use crate::common::{each_major, signal, Signal, World};
+use crate::common::{each_major, signal, wait_until, Signal, World};
 use pgsluice_engine::internals::Conn;
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
@@ -95,4 +97,55 @@ fn lanes_that_wait_for_the_table_to_grow_go_on() {
         }
     }
     panic!("no lane was ever seen to hold the lock by which a table grows");
+}
+
+/// Lanes move a sequence once for all of them, before the first of them is prepared for the commit.
+/// The summary has it as a step.
+#[test]
+fn lanes_move_a_sequence_once_before_they_commit() {
+    let mut world = World::new(&each_major().remove(0));
+    world.sql("CREATE TABLE t (a serial PRIMARY KEY, b text)");
+    let row = |i: usize| format!("{i},{}\n", "x".repeat(90));
+    let path = world.file("rows.csv", (1..=30_000).map(row).collect::<String>().as_bytes());
+    let mut log = 0;
+    world.log(&mut log);
+    let lanes = ["--method", "lanes", "--lanes", "3"];
+    let summary = world.load(&[&[&path, "--table", "t"], &lanes[..]].concat()).unwrap();
+    let said = world.log(&mut log);
+    let moved = "SELECT pg_catalog.setval('public.t_a_seq'";
+    assert_eq!(said.matches(moved).count(), 1, "{said}");
+    assert!(said.find(moved) < said.find("PREPARE TRANSACTION"), "{said}");
+    let steps = summary["steps"].to_string();
+    assert_eq!(steps.matches("sequence public.t_a_seq moved past 30000").count(), 1, "{steps}");
+    assert_eq!(world.sql("SELECT nextval('t_a_seq')"), "30001");
+}
+
+/// A trigger changes the same row for two lanes that commit several times. The second lane waits for
+/// the first one, which commits when there is more input, and the load goes on.
+#[test]
+fn a_lane_that_waits_for_the_next_commit_of_another_goes_on() {
+    let mut world = World::new(&each_major().remove(0));
+    world.sql(
+        "CREATE TABLE t (a int, b text); CREATE TABLE totals (n int); INSERT INTO totals VALUES (0); \
+         CREATE FUNCTION count_up() RETURNS trigger LANGUAGE plpgsql AS \
+           'BEGIN UPDATE totals SET n = n + 1; RETURN NEW; END'; \
+         CREATE TRIGGER count_up BEFORE INSERT ON t FOR EACH ROW WHEN (NEW.a IN (100, 6000)) \
+           EXECUTE FUNCTION count_up()",
+    );
+    let row = |i: usize| format!("{i:07},{}\n", "x".repeat(92));
+    let lanes = ["load", "-", "--quiet", "--table", "t", "--method", "lanes", "--lanes", "2"];
+    let once = ["--once", "--source-name", "rows", "--commit-every", "768kB"];
+    let mut child = world.start(&[&lanes[..], &once].concat());
+    let mut input = child.stdin.take().unwrap();
+    // A chunk of 512 kB for each lane, and the beginning of a third one.
+    input.write_all((0..12_000).map(row).collect::<String>().as_bytes()).unwrap();
+    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    wait_until(|| "no lane waits".into(), || world.sql(waits) == "1");
+    thread::sleep(STOPPED);
+    assert!(child.try_wait().unwrap().is_none(), "{:?}", child.wait_with_output());
+    input.write_all((12_000..80_000).map(row).collect::<String>().as_bytes()).unwrap();
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(world.sql("SELECT count(*) || ' ' || (SELECT n FROM totals) FROM t"), "80000 2");
 }

@@ -353,3 +353,65 @@ fn skipped_records_have_the_line_end_of_the_file() {
         assert_eq!(world.sql("SELECT string_agg(a, ' ' ORDER BY a) FROM t"), "2 3");
     }
 }
+
+/// A header may have several lines, and lines may end with CR. Values, rejects and errors name the
+/// lines of the file.
+#[test]
+fn lines_are_counted_behind_a_header_of_several() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE t (n int, a int)");
+    // A line end of another kind within quotes ends no line.
+    let headers = [
+        ("\"x\ny\"", "\n", 1),
+        ("\"x\r\ny\"", "\r\n", 1),
+        ("\"x\ry\"", "\r", 1),
+        ("\"x\ny\"", "\r", 0),
+    ];
+    for (name, eol, more) in headers {
+        let file = world.file("t.csv", format!("{name}{eol}1{eol}2{eol}x{eol}").as_bytes());
+        let to = ["--table", "t", "--header=ignore", "--columns", "a", "--set", "n={line}"];
+        world.sql("TRUNCATE t");
+        let kept = world.path("rejects.csv");
+        let rejects =
+            ["--on-error", "reject", "--reject-file", &kept, "--reject-existing", "replace"];
+        let summary = world.load(&[&[file.as_str()][..], &to, &rejects].concat()).unwrap();
+        assert_eq!((&summary["loaded"], &summary["rejected"]), (&2.into(), &1.into()));
+        let lines = world.sql("SELECT string_agg(n || ':' || a, ' ' ORDER BY a) FROM t");
+        assert_eq!(lines, format!("{}:1 {}:2", 2 + more, 3 + more), "{name:?}{eol:?}");
+        let said = world.load(&[&[file.as_str()][..], &to].concat()).unwrap_err();
+        assert!(said.contains(&format!("line {}, record 3", 4 + more)), "{name:?}{eol:?}: {said}");
+    }
+    let bytes = b"1,a\r2,b\r3,\"c\nd\"\r4,e\xff\r5,f\r";
+    let file = world.file("bad.csv", bytes);
+    let output = world.run(&["convert", &file, "--types", "int4,text", "--out", &world.path("o")]);
+    assert!(said(&output).contains("line 4, record 4, byte offset 16"), "{}", said(&output));
+}
+
+/// A record has as many lines in the limit of rejects as among the lines that were read. If lines
+/// end with CR LF, a bare LF in a cell ends none.
+#[test]
+fn lines_within_cells_count_alike_for_rejects() {
+    let mut world = World::new(&each_major().remove(0));
+    world.sql("CREATE TABLE t (a int, b text)");
+    let cell = "x\n".repeat(20);
+    for eol in ["\r\n", "\n"] {
+        let record = |i: usize| {
+            let first = if i % 100 == 50 { "bad".into() } else { i.to_string() };
+            // Until a line has ended, COPY does not count the lines within quotes.
+            let cell = if i == 0 { "x" } else { &cell };
+            format!("{first},\"{cell}\"{eol}")
+        };
+        let file = world.file("cells.csv", (0..10_000).map(record).collect::<String>().as_bytes());
+        let rejects = world.path("rejects.csv");
+        let to = ["--table", "t", "--truncate", "--on-error", "reject", "--reject-file", &rejects];
+        let to = [&to[..], &["--reject-existing", "replace"]].concat();
+        let summary = world.load(&[&[file.as_str()][..], &to].concat()).unwrap();
+        let counts = (&summary["loaded"], &summary["rejected"]);
+        assert_eq!(counts, (&9_900.into(), &100.into()), "{eol:?}");
+        let reasons = fs::read_to_string(format!("{rejects}.jsonl")).unwrap();
+        let first: serde_json::Value =
+            serde_json::from_str(reasons.lines().next().unwrap()).unwrap();
+        let lines = if eol == "\n" { (1 + 49 * 21 + 1, 21) } else { (51, 1) };
+        assert_eq!((&first["line"], &first["lines"]), (&lines.0.into(), &lines.1.into()));
+    }
+}

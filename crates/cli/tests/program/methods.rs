@@ -294,7 +294,7 @@ fn sequences(world: &mut World) {
 
 /// The server with this clone's extension. The extension's tests install it in the clone's own
 /// servers and in copies of the system's. An extension of the system itself may be of any version.
-fn with_extension(installation: &Installation) -> Option<Installation> {
+pub fn with_extension(installation: &Installation) -> Option<Installation> {
     let mut found = installation.clone();
     if installation.origin != Origin::Embedded {
         let servers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build/servers");

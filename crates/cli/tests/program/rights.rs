@@ -1,6 +1,7 @@
 //! A role that does not own the table may do at least what stock COPY lets it do.
 
-use crate::common::{on_first_and_last_major, World};
+use crate::common::{on_first_and_last_major, wait_until, World};
+use std::path::Path;
 use std::process::{Command, Output};
 
 /// Runs the program as the role `loader`.
@@ -118,6 +119,37 @@ fn one_connection_is_enough() {
     });
 }
 
+/// A load that gets too few connections leaves no reject file, so the same command loads once there
+/// are enough.
+#[test]
+fn too_few_connections_leave_no_reject_file() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(
+            "CREATE ROLE loader LOGIN; CREATE TABLE t (a int, b text); \
+             ALTER TABLE t OWNER TO loader",
+        );
+        let file = world.file("rows.csv", b"1,x\nbad,y\n2,z\n");
+        let rejects = world.path("bad.csv");
+        let lanes = ["load", &file, "--table", "t", "--method", "lanes", "--lanes", "4"];
+        let load = [&lanes[..], &["--on-error", "reject", "--reject-file", &rejects]].concat();
+        // The third lane gets none, and then the connection that looks for lanes that wait.
+        for limit in [2, 4] {
+            world.sql(&format!("ALTER ROLE loader CONNECTION LIMIT {limit}"));
+            let output = as_loader(&world, &load);
+            assert_eq!(output.status.code(), Some(5), "{limit}: {output:?}");
+            let left = [rejects.clone(), format!("{rejects}.jsonl")];
+            assert!(!left.iter().any(|path| Path::new(path).exists()), "{limit}: {output:?}");
+            let sessions = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'loader'";
+            wait_until(|| "sessions stay".into(), || world.sql(sessions) == "0");
+        }
+        world.sql("ALTER ROLE loader CONNECTION LIMIT -1");
+        let output = as_loader(&world, &load);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "2");
+    });
+}
+
 /// With row_security = off, the server refuses a query that would hide rows, and a role sees only
 /// its own rows of the ledger. Loads and `repair` work all the same.
 #[test]
@@ -188,5 +220,28 @@ fn a_published_table_is_not_loaded_without_wal() {
         world.sql("DROP PUBLICATION p");
         world.load(&[&file, "--table", "t", "--method", "unlogged-logged"]).unwrap();
         assert_eq!(world.sql("SELECT count(*) FROM t"), "2");
+    });
+}
+
+/// The landing table of `staged` is not sent to subscribers, who would stop at a table that they do
+/// not have.
+#[test]
+fn a_logged_landing_table_is_not_published() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql("CREATE TABLE t (a int, b text); CREATE PUBLICATION p FOR ALL TABLES");
+        let file = world.file("rows.csv", b"1,x\n2,y\n");
+        let staged = [&file, "--table", "t", "--method", "staged"];
+        let logged = [&staged[..], &["--landing", "logged"]].concat();
+        for publication in ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public"] {
+            world.sql(&format!("DROP PUBLICATION p; CREATE PUBLICATION p {publication}"));
+            let said = world.load(&logged).unwrap_err();
+            assert!(said.contains("would send the landing table"), "{publication}: {said}");
+            assert!(said.contains("--landing"), "{said}");
+        }
+        world.load(&staged).unwrap();
+        world.sql("DROP PUBLICATION p; CREATE PUBLICATION p FOR TABLE t");
+        world.load(&logged).unwrap();
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "4");
     });
 }

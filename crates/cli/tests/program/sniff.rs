@@ -2,6 +2,7 @@
 
 use crate::common::{on_last_major, World};
 use std::fs;
+use std::io::Write;
 use std::process::{Command, Output};
 use std::thread;
 
@@ -202,6 +203,59 @@ fn auto_looks_into_pipes(world: &mut World) {
     }
 }
 
+/// The first block of a compressed stream may be longer than the part that is looked at first. Such
+/// a stream is not taken for an empty one, whose end has no lines after the table.
+fn long_blocks_are_not_empty(world: &mut World) {
+    const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    let mut seed = 1_u64;
+    let mut letter = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        char::from(LETTERS[(seed >> 33) as usize % LETTERS.len()])
+    };
+    let mut bytes = b"id;name\n".to_vec();
+    for i in 0..40_000 {
+        let name: String = (0..60).map(|_| letter()).collect();
+        bytes.extend_from_slice(format!("{i};{name}\n").as_bytes());
+    }
+    let mut lz4 = lz4_flex::frame::FrameEncoder::new(Vec::new());
+    lz4.write_all(&bytes).unwrap();
+    let mut bzip2 = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::best());
+    bzip2.write_all(&bytes).unwrap();
+    let first = world.file("first.csv", b"id;amount\n1;10\n2;20\n3;30\nTotal\n");
+    for (name, packed) in [("lz4", lz4.finish().unwrap()), ("bzip2", bzip2.finish().unwrap())] {
+        assert!(packed.len() > 1 << 20, "{name}: {}", packed.len());
+        let auto = ["--dialect", "auto", "--table", "made", "--create"];
+        world.sql("DROP TABLE IF EXISTS made");
+        let output = world.run_with(&[&["load", "-"][..], &auto].concat(), &packed);
+        assert!(output.status.success(), "{name}: {output:?}");
+        assert_eq!(world.sql("SELECT count(*) || ' ' || sum(id) FROM made"), "40000 799980000");
+        // The lines after the table of the first file would be skipped in the stream, too.
+        world.sql("DROP TABLE made");
+        let output = world.run_with(&[&["load", &first, "-"][..], &auto].concat(), &packed);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(4), "{name}: {said}");
+        assert!(said.contains("is too long for lines after the last record"), "{name}: {said}");
+    }
+}
+
+/// A compressed file that is cut off is bad data, also if its dialect is detected.
+fn a_file_that_is_cut_off(world: &mut World) {
+    let packed = zstd::encode_all(SEMICOLONS, 1).unwrap();
+    let cut = &packed[..packed.len() - 9];
+    let file = world.file("cut.csv.zst", cut);
+    let auto = ["--dialect", "auto", "--table", "made"];
+    for output in [
+        sniff(&[&file]),
+        world.run(&[&["load", &file][..], &auto].concat()),
+        world.run(&[&["check", &file][..], &auto].concat()),
+        world.run_with(&[&["load", "-"][..], &auto].concat(), cut),
+    ] {
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(4), "{said}");
+        assert!(said.contains("hint: the file is zstd; is it whole?"), "{said}");
+    }
+}
+
 /// Lines around the table are skipped, by the plan and by `--dialect auto`, in each file of a list.
 fn lines_around_the_table(world: &mut World) {
     let table = "Stock of the day\n\nid;name;weight\n1;a;1.5\n2;b;2.5\n3;c;3.5\n4;d;4.5\nrows: 4\n";
@@ -342,6 +396,8 @@ fn files_say_what_they_are() {
         plans_are_checked(&mut world);
         auto_takes_what_is_decided(&mut world);
         auto_looks_into_pipes(&mut world);
+        long_blocks_are_not_empty(&mut world);
+        a_file_that_is_cut_off(&mut world);
         lines_around_the_table(&mut world);
         lines_around_the_table_differ(&mut world);
         errors_have_the_dialect_as_their_hint(&mut world);

@@ -3,9 +3,12 @@
 
 use crate::common::disk::SmallDisk;
 use crate::common::{each_major, wait_until, World};
+use pgsluice_engine::options::Create;
+use pgsluice_engine::{FileSource, Loader, Opened, Source, TargetOptions};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn world() -> World {
     let mut world = World::new(&each_major().pop().unwrap());
@@ -85,6 +88,71 @@ fn a_file_that_changes_while_it_is_read() {
     let (code, said) = end(&mut world, child);
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(world.sql("SELECT count(*) FROM t"), "100000");
+}
+
+/// A file that another program writes to before it is opened again.
+#[derive(Debug)]
+struct GrowingFile {
+    path: String,
+    opened: AtomicBool,
+}
+
+impl Source for GrowingFile {
+    fn name(&self) -> String {
+        self.path.clone()
+    }
+
+    fn length(&self) -> io::Result<Option<u64>> {
+        FileSource::new(&self.path).length()
+    }
+
+    fn can_be_read_again(&self) -> bool {
+        true
+    }
+
+    fn open(&self) -> io::Result<Opened> {
+        if self.opened.swap(true, Ordering::SeqCst) {
+            File::options().append(true).open(&self.path)?.write_all(b"007\n")?;
+        }
+        FileSource::new(&self.path).open()
+    }
+}
+
+/// With `--create`, the types are inferred before the rows are loaded. If one of several files is
+/// written to after that, its new values are not altered: the load fails.
+#[test]
+fn what_is_written_after_the_types_were_inferred_is_not_altered() {
+    let mut world = world();
+    let url = world.server.url("postgres");
+    for create in [Create::Typed, Create::TextOnDoubt] {
+        let (first, path) = (world.file("1.csv", b"1\n"), world.file("2.csv", b"2\n"));
+        let target = TargetOptions { create, ..TargetOptions::new(&url, "made") };
+        let growing = GrowingFile { path, opened: AtomicBool::new(false) };
+        let load = Loader::new(target).input(FileSource::new(&first)).input(growing);
+        let error = load.run().unwrap_err();
+        assert!(error.to_string().contains("would change the value"), "{error}");
+        let hint = error.hint().map(|hint| hint.to_string()).unwrap_or_default();
+        assert!(hint.contains("when nothing writes to it"), "{hint}");
+        assert_eq!(world.sql("SELECT to_regclass('made')"), "");
+    }
+}
+
+/// In a load of several files with `--create`, a record with too few fields is rejected, whatever
+/// its values are: it was not examined for types.
+#[test]
+fn short_records_of_several_files_are_rejected() {
+    let mut world = world();
+    let (first, second) = (world.file("1.csv", b"1,2\n"), world.file("2.csv", b"01\n3,4\n"));
+    let rejects = world.path("short.rejects");
+    for create in ["--create", "--create=text-on-doubt"] {
+        let to = ["--table", "made", create, "--on-error", "reject", "--reject-file", &rejects];
+        let summary = world.load(&[&[first.as_str(), &second], &to[..]].concat()).unwrap();
+        assert_eq!((&summary["loaded"], &summary["rejected"]), (&2.into(), &1.into()));
+        assert_eq!(world.sql("SELECT sum(c1) || ' ' || sum(c2) FROM made"), "4 6");
+        world.sql("DROP TABLE made");
+        fs::remove_file(&rejects).unwrap();
+        fs::remove_file(format!("{rejects}.jsonl")).unwrap();
+    }
 }
 
 /// Runs the program with a limit of 8 kB for the files that it writes. Writing fails as on a full

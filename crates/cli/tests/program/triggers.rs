@@ -39,6 +39,14 @@ fn after_row_triggers_see_the_whole_file() {
         let file = world.file("plain.csv", plain.as_bytes());
         world.load(&[&file, "--table", "t", "--method", "copy-binary"]).unwrap();
         assert_eq!(world.sql(seen), "3 120000");
+        // The same if only a partition has the trigger.
+        world.sql(
+            "TRUNCATE t, seen; DROP TRIGGER see ON t; \
+             CREATE TRIGGER see AFTER INSERT ON t1 FOR EACH ROW WHEN (NEW.a % 40000 = 0) \
+               EXECUTE FUNCTION see()",
+        );
+        world.load(&[&file, "--table", "t", "--method", "copy-binary"]).unwrap();
+        assert_eq!(world.sql(seen), "2 120000");
     });
 }
 

@@ -62,6 +62,8 @@ pub struct Index {
     pub bytes: u64,
     /// names of its columns
     pub columns: Vec<String>,
+    /// `attnum` of the table's columns that it is on; 0 for an expression
+    pub attnums: Vec<i16>,
     /// how it is dropped and recreated
     #[serde(flatten)]
     pub steps: Steps,

@@ -1,6 +1,6 @@
 //! A run of whole records, or a piece of one record, with the facts that error reports need.
 
-use super::records::{Layout, Records};
+use super::records::{Found, Layout, Records};
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::{Dialect, Eol, Format, Next, Record, Scanner, Splitter};
 
@@ -128,7 +128,12 @@ impl Chunk {
     /// Finds the record whose last line is `line` (from 1). Returns the number of records before
     /// it, and its start and end as offsets in the chunk.
     pub fn record_of_line(&self, layout: &Layout, line: u64) -> (u64, usize, usize) {
-        self.locate(layout, |_, last| last >= line)
+        self.locate(layout, |_, record| record.line >= line)
+    }
+
+    /// Finds the record of a byte. Returns the same values.
+    pub fn record_at_byte(&self, layout: &Layout, at: usize) -> (u64, usize, usize) {
+        self.locate(layout, |_, record| record.end > at)
     }
 
     /// Finds record `index` (from 0). Returns the same values.
@@ -143,13 +148,13 @@ impl Chunk {
         records.lines()
     }
 
-    fn locate(&self, layout: &Layout, found: impl Fn(u64, u64) -> bool) -> (u64, usize, usize) {
+    fn locate(&self, layout: &Layout, found: impl Fn(u64, &Found) -> bool) -> (u64, usize, usize) {
         let mut records = self.records(layout);
         let mut before = 0;
         for record in records.by_ref() {
             // For a malformed record, this is the line that COPY names. If a quote is left open,
             // COPY names the line at the end of the file.
-            if found(before, record.line) {
+            if found(before, &record) {
                 return (before, record.start, record.end);
             }
             before += 1;

@@ -26,6 +26,7 @@ mod strays;
 #[cfg(test)]
 mod tests;
 
+pub(super) use fault::unreadable;
 pub use header::HeaderLine;
 
 /// The size of a chunk in bytes, unless a record is longer.
@@ -68,7 +69,7 @@ pub(super) struct InputFile {
     pub(super) held: HeldBytes,
     pub(super) ended: bool,
     pub(super) offset: u64,
-    eol: Eol,
+    pub(super) eol: Eol,
     cutter: Option<Cutter>,
     /// the fault that the cutter has found after the last record, which is passed on first
     fault: Option<Corrupt>,

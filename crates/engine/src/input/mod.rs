@@ -20,4 +20,4 @@ pub use known::{changed, compare, outside, Compared, KnownPiece, CORRECTION};
 pub use locate::{can_be_read_again, locate};
 pub use peek::{peek, Peek};
 pub use reader::{PassedLines, Reader};
-pub use records::{Found, Layout};
+pub use records::{lines_of_first, Found, Layout};

@@ -1,5 +1,6 @@
 //! Reads the first bytes of a source before the source itself is read.
 
+use super::file::unreadable;
 use super::{content, decompress};
 use crate::error::Error;
 use crate::source::Source;
@@ -8,6 +9,10 @@ use std::sync::Arc;
 
 /// Number of bytes that are read.
 const PEEK: usize = 512 << 10;
+
+/// The most stored bytes of a stream that are read for its first bytes. Blocks are shorter: lz4 has
+/// the longest ones, of 4 MB.
+const MOST_STORED: usize = 8 << 20;
 
 /// The first bytes of a source.
 #[derive(Debug)]
@@ -47,16 +52,47 @@ pub fn peek(source: &dyn Source) -> Result<Peek, Error> {
 /// The source cannot be read.
 pub(super) fn first_bytes(source: &dyn Source, most: usize) -> Result<(Vec<u8>, bool), Error> {
     let name = source.name();
-    let (raw, cut) = source.look(most).map_err(|e| Error::io("open", &name, &e))?;
-    let failed = |e: &io::Error| Error::io("read", &name, e);
-    let (_, plain) = decompress::open(raw, &Arc::default()).map_err(|e| failed(&e))?;
-    let mut bytes = Vec::new();
-    let read = plain.take(most as u64 + 1).read_to_end(&mut bytes);
-    // A compressed stream that was cut off may end anywhere.
-    if let (Err(e), false) = (read, cut) {
-        return Err(failed(&e));
+    let mut stored = most;
+    loop {
+        let (raw, cut) = source.look(stored).map_err(|e| Error::io("open", &name, &e))?;
+        let (compression, plain) =
+            decompress::open(raw, &Arc::default()).map_err(|e| Error::io("read", &name, &e))?;
+        let mut bytes = Vec::new();
+        let read = plain.take(most as u64 + 1).read_to_end(&mut bytes);
+        // A compressed stream that was cut off may end anywhere, also within its first block.
+        if cut && bytes.len() < most && stored < MOST_STORED {
+            stored *= 2;
+            continue;
+        }
+        if cut && bytes.is_empty() {
+            let message = format!("its first {} MB decompress to nothing", MOST_STORED >> 20);
+            return Err(unreadable(&name, compression, &io::Error::other(message)));
+        }
+        if let (Err(e), false) = (read, cut) {
+            return Err(unreadable(&name, compression, &e));
+        }
+        let whole = bytes.len() <= most && !cut;
+        bytes.truncate(most);
+        return Ok((bytes, whole));
     }
-    let whole = bytes.len() <= most && !cut;
-    bytes.truncate(most);
-    Ok((bytes, whole))
+}
+
+#[cfg(all(test, feature = "gzip"))]
+mod tests {
+    use super::*;
+    use crate::error::Kind;
+    use crate::source::StreamSource;
+
+    /// A stream whose first bytes decompress to nothing is damaged, and not empty.
+    #[test]
+    fn a_stream_that_decompresses_to_nothing_is_an_error() {
+        // The name in the header has no end.
+        let mut bytes = b"\x1f\x8b\x08\x08\0\0\0\0\0\x03".to_vec();
+        bytes.resize(MOST_STORED + 1, b'x');
+        let stream = StreamSource::new("pipe", io::Cursor::new(bytes));
+        let error = peek(&stream).unwrap_err();
+        assert_eq!(error.kind(), Kind::Data);
+        assert_eq!(error.message(), "cannot read pipe: its first 8 MB decompress to nothing");
+        assert!(error.hint().is_some_and(|hint| hint.contains("gzip; is it whole?")));
+    }
 }

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::frame::{without_comments, Frame, Passed};
 use crate::options::{FileFormat, Header, InputOptions};
 use crate::source::Source;
-use pgsluice_core::scan::{Eol, Next, Record, Scanner};
+use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,6 +17,22 @@ use std::sync::{Arc, Mutex};
 /// Numbers of skipped lines that are not records. They grow while a [`Reader`] reads.
 #[derive(Clone, Default)]
 pub struct PassedLines(Arc<Mutex<Passed>>);
+
+/// The bytes at the start of a file that are held in memory, without its header.
+pub struct HeldStart<'a> {
+    pub bytes: Cow<'a, [u8]>,
+    /// whether they are the rest of the file
+    pub ended: bool,
+    /// the line end, if the header has shown it
+    pub eol: Eol,
+}
+
+impl HeldStart<'_> {
+    /// A scanner of its records.
+    pub fn scanner<'s>(&'s self, dialect: &'s Dialect) -> Scanner<'s> {
+        Scanner::new(&self.bytes, self.ended, dialect, self.eol)
+    }
+}
 
 impl PassedLines {
     /// The numbers so far.
@@ -108,9 +124,9 @@ impl Reader {
             cut_off: None,
         };
         // The first header that is found decides which columns the fields of all files belong to.
-        while reader.open_next()? && reader.header != Header::None && reader.first_header.is_none()
-        {
-        }
+        // A binary file has none.
+        let headed = reader.header != Header::None && reader.layout.dialect().is_some();
+        while reader.open_next()? && headed && reader.first_header.is_none() {}
         reader.frame.delimiter_named = true;
         Ok(reader)
     }
@@ -208,26 +224,26 @@ impl Reader {
     /// The number of fields of the first record; 1 if it is not known.
     pub fn width(&self) -> usize {
         let Some(dialect) = self.layout.dialect() else { return 1 };
-        let (bytes, ended) = self.sample();
-        let (mut scanner, mut record) =
-            (Scanner::new(&bytes, ended, dialect, Eol::Unknown), Record::default());
-        match scanner.next(&mut record) {
+        let sample = self.sample();
+        let mut record = Record::default();
+        match sample.scanner(dialect).next(&mut record) {
             Ok(Next::Record) => record.len(),
             _ => 1,
         }
     }
 
-    /// Returns the held bytes that follow, without comments, as a sample to infer types from. The
-    /// second value shows whether they are the rest of the file.
-    pub fn sample(&self) -> (Cow<'_, [u8]>, bool) {
-        let Some(file) = &self.current else { return (Cow::Borrowed(&[]), true) };
+    /// Returns the held bytes that follow, without comments, as a sample to infer types from.
+    pub fn sample(&self) -> HeldStart<'_> {
+        let Some(file) = &self.current else {
+            return HeldStart { bytes: Cow::Borrowed(&[]), ended: true, eol: Eol::Unknown };
+        };
         let bytes = match (self.frame.comment, self.layout.dialect()) {
             (Some(comment), Some(dialect)) => {
                 without_comments(&file.held, file.ended, dialect, comment).into()
             }
             _ => Cow::Borrowed(&file.held[..]),
         };
-        (bytes, file.ended)
+        HeldStart { bytes, ended: file.ended, eol: file.eol }
     }
 
     /// Whether the input certainly has no records.

@@ -3,7 +3,7 @@
 use super::chunk::Chunk;
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::binary::{Corrupt, TupleSplitter, Tuples};
-use pgsluice_core::scan::{Dialect, Next, Record, Scanner, Splitter};
+use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner, Splitter};
 use std::ops::Range;
 
 /// The rules by which a file is cut into records.
@@ -107,6 +107,15 @@ impl Iterator for Records<'_> {
             }
         }
     }
+}
+
+/// The number of lines of the first record, by a known line end or as COPY counts them while it is
+/// unknown: then without those within quotes.
+pub fn lines_of_first(bytes: &[u8], dialect: &Dialect, eol: Eol) -> u64 {
+    let mut scanner = Scanner::new(bytes, true, dialect, eol);
+    // If the record is malformed, its lines count all the same.
+    let _ = scanner.next(&mut Record::default());
+    scanner.lines()
 }
 
 /// Finds where records end in a file that is read block by block.

@@ -36,21 +36,10 @@ pub(super) fn send_rows(
     reader: Reader,
     plan: &Arc<Plan>,
 ) -> Result<Sent, Error> {
-    let Job { options, watch, .. } = job;
+    let options = job.options;
     let rejects = rejects(&reader, job)?;
-    let mut lanes = open_lanes(conn, plan, options, watch, &rejects)?;
-    if let Some(recording) = job.recording {
-        lanes.iter_mut().for_each(|lane| lane.record_for(recording));
-    }
-    // Rejects of nodes are kept together with those of the lane.
-    lanes[0].open_nodes(watch, options, job.recording)?;
-    let deadlocks = DeadlockWatch::watch(&mut lanes, &options.target.url, &watch.progress)?;
-    let run = pipeline::run(reader, plan, lanes, &watch.progress, &watch.stop)
-        .and_then(|(through, lanes)| Ok((through, check_deferred(lanes, plan)?)));
-    let run = match deadlocks {
-        Some(deadlocks) => deadlocks.end(run),
-        None => run,
-    };
+    // The reject files exist now: whatever fails from here on, they are closed.
+    let run = through_lanes(job, conn, reader, plan, &rejects);
     let (through, mut lanes, rejected) = close_rejects(rejects, run)?;
     let mut counts = total(&lanes);
     check_counts(plan, &through, &counts, rejected.records)?;
@@ -63,6 +52,30 @@ pub(super) fn send_rows(
         lanes[0].conn.exec(&format!("DROP TABLE {}", landing.table))?;
     }
     Ok(Sent { through, counts, lanes, rejected })
+}
+
+/// Opens the lanes, and sends the rows through them.
+fn through_lanes(
+    job: &Job<'_>,
+    conn: Conn,
+    reader: Reader,
+    plan: &Arc<Plan>,
+    rejects: &Option<Arc<Rejects>>,
+) -> Ran {
+    let Job { options, watch, .. } = job;
+    let mut lanes = open_lanes(conn, plan, options, watch, rejects)?;
+    if let Some(recording) = job.recording {
+        lanes.iter_mut().for_each(|lane| lane.record_for(recording));
+    }
+    // Rejects of nodes are kept together with those of the lane.
+    lanes[0].open_nodes(watch, options, job.recording)?;
+    let deadlocks = DeadlockWatch::watch(&mut lanes, options, &watch.progress)?;
+    let run = pipeline::run(reader, plan, lanes, &watch.progress, &watch.stop)
+        .and_then(|(through, lanes)| Ok((through, check_deferred(lanes, plan)?)));
+    match deadlocks {
+        Some(deadlocks) => deadlocks.end(run),
+        None => run,
+    }
 }
 
 /// Opens the lanes and begins their transactions. `first` is the connection that read the facts.

@@ -29,7 +29,7 @@ pub struct Restored {
     pub object: String,
     /// duration in seconds
     pub seconds: f64,
-    /// another session had recreated it already
+    /// there was nothing to do: another session had recreated it, or it was dropped
     pub was_back: bool,
 }
 

@@ -3,7 +3,7 @@
 
 use super::change::{attach, build, same, Restored};
 use super::settings;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::facts::TableObjects;
 use crate::ledger::{self, LedgerEntry};
 use crate::plan::policy::Choice;
@@ -27,8 +27,9 @@ struct Work<'a> {
 
 /// Recreates the objects of `entry`, each in a separate transaction together with its mark in the
 /// ledger. This may be called again at any time and after any failure: objects that exist already
-/// are left alone. The caller must hold the load's lock. `lock_timeout`, in the server's form,
-/// limits the wait for each lock of the table.
+/// are left alone, and objects that were dropped meanwhile are marked. The caller must hold the
+/// load's lock. It opens one connection, and up to `workers` in all if they are to be had.
+/// `lock_timeout`, in the server's form, limits the wait for each lock of the table.
 ///
 /// # Errors
 ///
@@ -54,7 +55,7 @@ pub fn put_back_committed(
         .filter(|c| !c.steps.build.is_empty() && !is_built(&objects, c))
         .collect();
     let work = Work { entry, lock_timeout };
-    let built = build_all(open, workers, work, &missing);
+    let built = build_all(&mut conn, open, workers, work, &missing);
     let mut outcomes = Vec::new();
     for choice in &entry.choices {
         let at = missing.iter().position(|c| c.name == choice.name && c.kind == choice.kind);
@@ -63,6 +64,7 @@ pub fn put_back_committed(
             Some(Ok(seconds)) => finish(&mut conn, work, choice, *seconds),
             None => finish(&mut conn, work, choice, 0.0),
         };
+        let outcome = outcome.or_else(|error| settle(&mut conn, work, choice, error));
         outcomes.push((choice.object.clone(), outcome));
     }
     Ok(outcomes)
@@ -78,18 +80,27 @@ fn relation_name(conn: &mut Conn, oid: u32) -> Result<Option<String>, Error> {
 }
 
 /// The table was dropped or renamed. If it was dropped, all objects are marked as done. If it was
-/// renamed, a person must decide.
+/// renamed, or another table has its name, a person must decide.
 fn gone(mut conn: Conn, entry: &LedgerEntry, name: Option<String>) -> Result<Vec<Outcome>, Error> {
+    let by_hand = format!(
+        "what pgsluice_loads.taken_down holds for load {} by hand and set put_back_at",
+        entry.load
+    );
     if let Some(name) = name {
         return Err(Error::new(format!(
             "the table {} is now called {name}, so that the recorded statements do not fit it",
             entry.relation_name
         ))
-        .with_hint(format!(
-            "give it its old name back and run repair again, or run what \
-             pgsluice_loads.taken_down holds for load {} by hand and set put_back_at",
-            entry.load
-        )));
+        .with_hint(format!("give it its old name back and run repair again, or run {by_hand}")));
+    }
+    let other = "SELECT 1 WHERE pg_catalog.to_regclass($1) IS NOT NULL";
+    if !conn.query(other, &[Some(&entry.relation_name)])?.is_empty() {
+        return Err(Error::new(format!(
+            "the table {} is not the one whose objects were dropped or disabled: it was replaced, \
+             or the database was restored from a dump",
+            entry.relation_name
+        ))
+        .with_hint(format!("compare the two: run {by_hand}")));
     }
     for choice in &entry.choices {
         ledger::mark(&mut conn, &entry.load, choice)?;
@@ -109,8 +120,10 @@ fn is_built(objects: &TableObjects, choice: &Choice) -> bool {
         .is_some_and(|now| now.state["definition"] == choice.steps.state["definition"])
 }
 
-/// Builds over several connections. Returns the seconds of each build.
+/// Builds over `conn`, and over other connections as far as they are to be had. Returns the seconds
+/// of each build.
 fn build_all(
+    conn: &mut Conn,
     open: &Connect,
     workers: usize,
     work: Work<'_>,
@@ -118,26 +131,41 @@ fn build_all(
 ) -> Vec<Result<f64, Error>> {
     let next = Mutex::new(0..missing.len());
     let results = Mutex::new(Vec::new());
-    let build_some = || {
-        let mut conn = open();
+    let build_some = |conn: &mut Conn, of_caller: bool| {
+        let mut may_open = of_caller;
         loop {
             let Some(i) = next.lock().unwrap_or_else(|e| e.into_inner()).next() else { return };
             let start = Instant::now();
-            let result = match &mut conn {
-                Ok(conn) => in_transaction(conn, work, |conn| {
-                    settings::for_builds(conn)?;
-                    build(conn, missing[i])
-                }),
-                Err(error) => Err(error.clone()),
-            };
+            let result = in_transaction(conn, work, |conn| {
+                settings::for_builds(conn)?;
+                build(conn, missing[i])
+            });
+            let lost = result.as_ref().is_err_and(|error| error.kind() == Kind::Connection);
             let result = result.map(|()| start.elapsed().as_secs_f64());
             results.lock().unwrap_or_else(|e| e.into_inner()).push((i, result));
+            if lost && !of_caller {
+                return;
+            }
+            // The caller builds what is left, and attaches all objects afterwards.
+            if lost && may_open {
+                may_open = false;
+                if let Ok(other) = open() {
+                    *conn = other;
+                }
+            }
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..workers.clamp(1, missing.len().max(1)) {
-            scope.spawn(build_some);
+        for _ in 1..workers.clamp(1, missing.len().max(1)) {
+            scope.spawn(|| {
+                let Ok(mut conn) = open() else { return };
+                // Through a pooler, only a statement shows that there is a session.
+                if conn.exec("SELECT").is_ok() {
+                    build_some(&mut conn, false);
+                }
+            });
         }
+        build_some(conn, true);
     });
     let mut results = results.into_inner().unwrap_or_else(|e| e.into_inner());
     results.sort_by_key(|(i, _)| *i);
@@ -155,17 +183,85 @@ fn finish(
     let start = Instant::now();
     let mut was_back = true;
     in_transaction(conn, work, |conn| {
-        let objects = TableObjects::read(conn, entry.relation)?;
-        if same(&objects, choice).is_err() {
+        if is_back(conn, entry.relation, choice).is_err() {
             was_back = false;
             attach(conn, entry.relation, choice)?;
-            same(&TableObjects::read(conn, entry.relation)?, choice)?;
+            is_back(conn, entry.relation, choice)?;
         }
         ledger::mark(conn, &entry.load, choice)
     })?;
-    let seconds = seconds + start.elapsed().as_secs_f64();
     let was_back = was_back && seconds == 0.0;
+    let seconds = seconds + start.elapsed().as_secs_f64();
     Ok(Restored { object: choice.object.clone(), seconds, was_back })
+}
+
+/// Whether the object has its previous state. A trigger is looked up by itself: its table may no
+/// longer be a partition of the load's table.
+fn is_back(conn: &mut Conn, relation: u32, choice: &Choice) -> Result<(), Error> {
+    if choice.kind != "trigger" {
+        return same(&TableObjects::read(conn, relation)?, choice);
+    }
+    let then = choice.steps.state["enabled"].as_str().unwrap_or_default();
+    let states = trigger_states(conn, choice)?;
+    if !states.is_empty() && states.iter().all(|now| now == then) {
+        return Ok(());
+    }
+    // The statement has enabled another trigger, which has its name now.
+    Err(Error::new(format!("{} was renamed, or its table was", choice.object)))
+}
+
+/// `tgenabled` of a trigger, on whatever table. It is found by its name, and after a rename by its
+/// oid.
+fn trigger_states(conn: &mut Conn, choice: &Choice) -> Result<Vec<String>, Error> {
+    let oid = choice.steps.state["oid"].as_u64().unwrap_or(0);
+    let rows = conn.query(
+        "SELECT g.tgenabled FROM pg_catalog.pg_trigger g \
+         JOIN pg_catalog.pg_class c ON c.oid = g.tgrelid \
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE NOT g.tgisinternal AND (g.oid = $2::oid \
+           OR pg_catalog.format('%s on %I.%I', g.tgname, n.nspname, c.relname) = $1)",
+        &[Some(&choice.name), Some(&oid.to_string())],
+    )?;
+    Ok(rows.iter().map(|r| r[0].clone().unwrap_or_default()).collect())
+}
+
+/// Marks an object that could not be recreated if it was dropped meanwhile. Otherwise, the result is
+/// `error`.
+fn settle(
+    conn: &mut Conn,
+    work: Work<'_>,
+    choice: &Choice,
+    error: Error,
+) -> Result<Restored, Error> {
+    let entry = work.entry;
+    let mut dropped = false;
+    let looked = in_transaction(conn, work, |conn| {
+        dropped = was_dropped(conn, entry.relation, choice)?;
+        if dropped {
+            ledger::mark(conn, &entry.load, choice)?;
+        }
+        Ok(())
+    });
+    if looked.is_err() || !dropped {
+        return Err(error);
+    }
+    let object = format!("{} (was dropped)", choice.object);
+    Ok(Restored { object, seconds: 0.0, was_back: true })
+}
+
+/// Whether a trigger, or a column of an index, was dropped. The server would have dropped the index
+/// with the column. A renamed trigger still has its oid, and a renamed column its number.
+fn was_dropped(conn: &mut Conn, relation: u32, choice: &Choice) -> Result<bool, Error> {
+    if choice.kind == "trigger" {
+        return Ok(trigger_states(conn, choice)?.is_empty());
+    }
+    let numbers: Vec<String> = choice.attnums.iter().map(|number| number.to_string()).collect();
+    let dropped = conn.query(
+        "SELECT 1 FROM pg_catalog.pg_attribute \
+         WHERE attrelid = $1::oid AND attisdropped AND attnum = ANY ($2::int2[])",
+        &[Some(&relation.to_string()), Some(&format!("{{{}}}", numbers.join(",")))],
+    )?;
+    Ok(!dropped.is_empty())
 }
 
 /// Calls `run` in a transaction with the `search_path` of the load. The only time limit is that of

@@ -99,6 +99,7 @@ SELECT json_build_object(
         split_part(target, ':', 1), split_part(target, ':', 2)) FROM unnest(targets) AS target),
     NULL),
   'columns', columns,
+  'attnums', indkey::int2[],
   'state', jsonb_build_object(
     'definition', definition, 'constraint', constraint_definition, 'constraint_name', conname,
     'type', contype, 'deferrable', condeferrable, 'deferred', condeferred,

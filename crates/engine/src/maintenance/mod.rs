@@ -205,14 +205,7 @@ impl Maintenance {
             return Ok(names.iter().map(told).collect());
         }
         let moved = sequences(conn, self.taken.entry.relation, &plan.table, &plan.columns)?;
-        let told = |m: &Moved| {
-            let past = m.key.map_or(String::new(), |key| format!(" past {key}"));
-            match &m.left {
-                Some(why) => format!("sequence {} not moved{past}: {why}", m.sequence),
-                None => format!("sequence {} moved{past}", m.sequence),
-            }
-        };
-        Ok(moved.iter().map(told).collect())
+        Ok(moved.iter().map(Moved::told).collect())
     }
 
     /// The same after the rows are committed, in a separate transaction. If the connection is lost
@@ -244,6 +237,28 @@ impl Maintenance {
             e.with_changed("all rows are committed; the sequences were not moved past their keys")
                 .with_hint("move them by setval before the next row is inserted")
         })
+    }
+
+    /// The same after a load by `insert` has failed, for the rows that stay. Returns its error,
+    /// which then also names the sequences that are not moved.
+    pub fn move_sequences_of_stayed(&self, error: Error, plan: &Plan, options: &Options) -> Error {
+        let Some(changed) = error.changed().map(str::to_owned) else { return error };
+        if plan.method != Method::Insert {
+            return error;
+        }
+        let moved = Conn::open(&options.target.url)
+            .and_then(|mut conn| self.move_sequences_at_last(&mut conn, plan, options));
+        let left = match moved {
+            Ok(mut steps) => {
+                steps.retain(|step| step.contains(" not moved"));
+                steps.join("; ")
+            }
+            Err(e) => format!("no sequence was moved past their keys: {}", e.message().plain()),
+        };
+        if left.is_empty() {
+            return error;
+        }
+        error.with_changed(format!("{changed}; {left}"))
     }
 
     /// Runs `ANALYZE` in the load's transaction, if there is only one and no lock is in the way.
@@ -335,6 +350,9 @@ fn still_down(error: Error, down: &[(String, Error)]) -> Error {
 }
 
 fn told(restored: &Restored) -> String {
+    if restored.was_back {
+        return format!("{}: nothing to do", restored.object);
+    }
     format!("{} recreated in {:.2} s", restored.object, restored.seconds)
 }
 
@@ -360,9 +378,9 @@ mod tests {
         let down = down.map(|(object, why)| (object.to_owned(), Error::new(why)));
         let all = "still missing: index i: no room; trigger g: gone";
         assert_eq!(still_down(Error::new("x"), &down).changed(), Some(all));
-        let before = Error::new("x").with_changed("5 rows, which 1 lanes had committed before");
+        let before = Error::new("x").with_changed("5 rows, which 1 lane had committed before");
         let told = still_down(before, &down);
-        let both = format!("5 rows, which 1 lanes had committed before; {all}");
+        let both = format!("5 rows, which 1 lane had committed before; {all}");
         assert_eq!(told.changed(), Some(both.as_str()));
     }
 }

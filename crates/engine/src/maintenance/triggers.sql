@@ -15,7 +15,7 @@ SELECT json_build_object(
   'attach', ARRAY[format('ALTER TABLE ONLY %I.%I %s TRIGGER %I', n.nspname, c.relname,
     CASE g.tgenabled WHEN 'O' THEN 'ENABLE' WHEN 'R' THEN 'ENABLE REPLICA'
       WHEN 'A' THEN 'ENABLE ALWAYS' ELSE 'DISABLE' END, g.tgname)],
-  'state', jsonb_build_object('enabled', g.tgenabled)
+  'state', jsonb_build_object('enabled', g.tgenabled, 'oid', g.oid::bigint)
 ) FROM pg_trigger g
 JOIN pg_class c ON c.oid = g.tgrelid
 JOIN pg_namespace n ON n.oid = c.relnamespace

@@ -1,7 +1,9 @@
 //! Options for loading each source once, and options that cannot be combined with that.
 
-use super::{Create, ForeignKeys, Indexes, Options, Route, Triggers};
+use super::{Create, ForeignKeys, Indexes, InputOptions, Options, Route, Triggers};
 use crate::error::Error;
+use crate::input::Reader;
+use crate::sniff::option;
 use crate::text::{text, Text};
 use std::time::Duration;
 
@@ -56,6 +58,28 @@ impl OnceOptions {
 }
 
 impl Options {
+    /// The same options, completed with what `reader` has detected in the files.
+    ///
+    /// # Errors
+    ///
+    /// A file names its delimiter, and with `once` only the options may. Which of the files are
+    /// read by one load depends on what is loaded already, so none of them decides for the others.
+    pub fn reading(&self, reader: &Reader) -> Result<Options, Error> {
+        let input = reader.settled(&self.input);
+        let delimiter = |input: &InputOptions| input.dialect().map(|d| d.delimiter);
+        match (&self.once, delimiter(&input)) {
+            (Some(_), Some(named)) if delimiter(&self.input) != Some(named) => {
+                let name = option(named);
+                Err(Error::data(text!(
+                    "the first line of a file names the delimiter '{}', which with `once` is not enough",
+                    name
+                ))
+                .with_hint(text!("`delimiter` '{}' is for all files", name)))
+            }
+            _ => Ok(Options { input, ..self.clone() }),
+        }
+    }
+
     /// Whether each connection commits several times.
     pub fn in_pieces(&self) -> bool {
         self.once.as_ref().is_some_and(|once| once.commits_every().is_some())

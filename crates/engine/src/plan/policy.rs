@@ -69,6 +69,9 @@ pub struct Choice {
     pub steps: Steps,
     /// names of an index's columns
     pub columns: Vec<String>,
+    /// numbers of the table's columns that an index is on
+    #[serde(default)]
+    pub attnums: Vec<i16>,
 }
 
 /// The decisions for all objects of the table.
@@ -140,6 +143,7 @@ pub fn decide(objects: &TableObjects, request: &Request) -> Policy {
         let verdict = rebuild(objects, index, request);
         let mut choice = choice("index", object, index.name.clone(), verdict, &index.steps);
         choice.columns.clone_from(&index.columns);
+        choice.attnums.clone_from(&index.attnums);
         choices.push(choice);
     }
     Policy { choices }
@@ -153,8 +157,9 @@ fn choice(kind: &str, object: String, name: String, verdict: Verdict, steps: &St
         Ok(reason) => (true, reason),
         Err(reason) => (false, reason),
     };
-    let kind = kind.into();
-    Choice { object, kind, name, down, reason, steps: steps.clone(), columns: Vec::new() }
+    let (kind, steps) = (kind.into(), steps.clone());
+    let (columns, attnums) = (Vec::new(), Vec::new());
+    Choice { object, kind, name, down, reason, steps, columns, attnums }
 }
 
 /// The conditions for dropping an object of any kind.

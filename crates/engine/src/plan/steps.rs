@@ -33,6 +33,13 @@ pub(super) fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> R
         ))
         .with_hint("another method, such as copy-text, writes them to the WAL"));
     }
+    let lands = method == Method::Staged && options.target.logged_landing;
+    if lands && table.schema_open && table.persistence != 't' && table.publishes_new {
+        return Err(Error::new(
+            "a publication would send the landing table to subscribers, which do not have it",
+        )
+        .with_hint("`landing` unlogged, the default, writes it to no WAL"));
+    }
     // Tables that inherit from this one are not loaded, so they are not emptied either.
     let only = if table.kind == 'p' { "" } else { "ONLY " };
     if options.target.truncate && method == Method::Lanes {

@@ -218,10 +218,12 @@ impl RejectFile {
         if !self.held {
             return Ok(());
         }
+        // There may be no header, but only a line before it that names the delimiter.
+        let Some(names) = names_of(header, dialect) else { return Ok(()) };
         let found = self.records.head(HEAD)?;
-        match names_of(&found, dialect) == names_of(header, dialect) {
-            true => Ok(()),
-            false => Err(io::Error::new(
+        match names_of(&found, dialect) {
+            Some(found) if found == names => Ok(()),
+            _ => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "it begins with another header than the input",
             )),
@@ -231,12 +233,8 @@ impl RejectFile {
     /// Continues in another pair of files.
     fn go_on(&mut self) -> io::Result<()> {
         self.sync()?;
-        self.files += 1;
-        let mut name = self.first.clone().into_os_string();
-        name.push(format!(".{}", self.files));
         let (kept, replaced) = (self.kept(), self.existing == Existing::Replace);
-        // Set the name first: an error names this file.
-        self.path = name.into();
+        self.take_next_name();
         if let Some(owned) = &mut self.owned {
             owned.ended.push(kept);
             owned.amount = Amount::default();
@@ -249,13 +247,25 @@ impl RejectFile {
             (self.held, self.open, self.cut_off) = (false, false, false);
             return Ok(());
         }
-        let held;
-        (self.records, self.side, [held, _]) = pair(&self.path, self.existing)?;
-        (self.held, self.open) = (held, held);
-        let eol;
-        (eol, self.cut_off) = lines_of(&mut self.records, self.dialect.as_ref())?;
-        self.eol = eol.or(self.eol.take());
+        let mut held;
+        loop {
+            (self.records, self.side, [held, _]) = pair(&self.path, self.existing)?;
+            if !held {
+                break;
+            }
+            // The records of an earlier load may leave a quote open there.
+            self.take_next_name();
+        }
+        (self.held, self.open, self.cut_off) = (false, false, false);
         self.begin()
+    }
+
+    /// Sets the name of the next pair of files. Do this before they are opened: an error names them.
+    fn take_next_name(&mut self) {
+        self.files += 1;
+        let mut name = self.first.clone().into_os_string();
+        name.push(format!(".{}", self.files));
+        self.path = name.into();
     }
 
     /// Writes what precedes a record: for a recorded load, the complete reason, so that no record is

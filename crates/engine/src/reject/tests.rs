@@ -104,3 +104,32 @@ fn a_long_record_is_appended_where_no_quote_can_stay_open() {
     }
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+/// Rejects are appended to what an earlier load has left, in new files if a quote can stay open in
+/// those, and without a header if the source has none.
+#[test]
+fn rejects_are_appended_to_those_of_earlier_loads() {
+    let dir = std::env::temp_dir().join(format!("pgsluice-append-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("bad.csv");
+    let csv = Dialect { delimiter: b';', ..Dialect::csv() };
+    // The line names the delimiter and is no header.
+    let form = || RejectForm::Lines(&csv, Some(b"sep=;\n"));
+    for records in [&[&b"1;\"x\n"[..], b"2;\"y\n"][..], &[b"3;\"z\n"]] {
+        let mut file = RejectFile::create(&path, Existing::Append, form()).unwrap();
+        file.check_header().unwrap();
+        for bytes in records {
+            let reject = Reject { length: bytes.len() as u64, ..reject() };
+            file.add(&reject, bytes, Eol::Nl).unwrap();
+        }
+        file.sync().unwrap();
+    }
+    for (name, record) in [("bad.csv", "1;\"x"), ("bad.csv.2", "2;\"y"), ("bad.csv.3", "3;\"z")] {
+        let bytes = std::fs::read_to_string(dir.join(name)).unwrap();
+        assert_eq!(bytes, format!("sep=;\n{record}\n"), "{name}");
+    }
+    let other = RejectForm::Lines(&csv, Some(b"sep=;\na;b\n"));
+    let error = RejectFile::create(&path, Existing::Append, other).unwrap().check_header();
+    assert_eq!(error.unwrap_err().kind(), io::ErrorKind::InvalidData);
+    std::fs::remove_dir_all(&dir).unwrap();
+}

@@ -5,10 +5,21 @@ use crate::error::Error;
 use crate::ledger;
 use crate::session::conn::Conn;
 use crate::session::prepared::End;
-use crate::session::transaction::{status_of, BEGIN};
+use crate::session::sequences::behind;
+use crate::session::transaction::{status_of, BEGIN, NO_TIMEOUTS};
 
 /// What became of a lane whose first lane is not committed.
 const ROLLED_BACK: &str = "rolled back, as the first lane was not committed";
+
+/// The tables into which the prepared lanes of a load have written, partitions last.
+const WRITTEN: &str = "SELECT c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname) \
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+    WHERE c.relkind IN ('r', 'p') AND c.oid IN (SELECT k.relation FROM lanes \
+      JOIN pg_catalog.pg_locks x ON x.transactionid = lanes.transaction AND x.pid IS NULL \
+      JOIN pg_catalog.pg_locks k \
+        ON k.virtualtransaction = x.virtualtransaction AND k.pid IS NULL \
+      WHERE lanes.load = $1 AND k.locktype = 'relation' AND k.mode = 'RowExclusiveLock') \
+    ORDER BY c.relispartition, c.oid";
 
 /// Ends the prepared transactions of lanes whose loader is gone. Their names contain the
 /// transaction ID of the first lane, which is committed before all others. If it is committed, they
@@ -44,9 +55,9 @@ fn end_lanes(conn: &mut Conn, first: &str, gids: Vec<String>, report: &mut Repor
             return;
         }
     };
-    let done = match how {
-        End::Commit => "committed, as the first lane was",
-        End::Rollback => ROLLED_BACK,
+    let (done, tables) = match how {
+        End::Commit => ("committed, as the first lane was", written(conn, first)),
+        End::Rollback => (ROLLED_BACK, Ok(Vec::new())),
     };
     for gid in gids {
         match conn.exec(&how.statement(&gid)) {
@@ -56,6 +67,39 @@ fn end_lanes(conn: &mut Conn, first: &str, gids: Vec<String>, report: &mut Repor
             Err(error) => report.prepared.push((prepared(&gid), error)),
         }
     }
+    match tables.and_then(|tables| sequences_behind(conn, &tables)) {
+        Ok(found) => report.lanes.extend(found),
+        Err(error) => {
+            let why = error.message().plain();
+            report.lanes.push(format!("sequences were not compared with their keys: {why}"));
+        }
+    }
+}
+
+/// The tables into which the lanes have written: the oid of each, and its name in SQL.
+fn written(conn: &mut Conn, first: &str) -> Result<Vec<(u32, String)>, Error> {
+    let sql = format!("WITH lanes AS (SELECT * FROM {}) {WRITTEN}", ledger::PREPARED_LANES);
+    let rows = conn.query(&sql, &[Some(first)])?;
+    let text = |cell: &Option<String>| cell.clone().unwrap_or_default();
+    Ok(rows.iter().map(|row| (text(&row[0]).parse().unwrap_or(0), text(&row[1]))).collect())
+}
+
+/// In words, the sequences that keys of the committed lanes have passed. The load moves those whose
+/// keys no index finds only after the last commit.
+fn sequences_behind(conn: &mut Conn, tables: &[(u32, String)]) -> Result<Vec<String>, Error> {
+    let mut found = Vec::new();
+    for (oid, table) in tables {
+        conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
+        let of_table = behind(conn, *oid, table);
+        conn.exec("ROLLBACK")?;
+        for sequence in of_table? {
+            // A partition has the sequences of its parents.
+            if found.iter().all(|(name, _)| *name != sequence.sequence) {
+                found.push((sequence.sequence.clone(), sequence.told()));
+            }
+        }
+    }
+    Ok(found.into_iter().map(|(_, told)| told).collect())
 }
 
 /// How the first lane has ended. If it is still prepared, rolls it back.

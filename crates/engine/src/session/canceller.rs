@@ -21,11 +21,15 @@ unsafe impl Send for Canceller {}
 unsafe impl Sync for Canceller {}
 
 impl Canceller {
-    /// Makes `conn` the connection to cancel.
+    /// Makes `conn` the connection to cancel, instead of the one before.
     pub(super) fn is_of(&self, conn: *mut PGconn) {
         let mut slot = self.0.lock().unwrap_or_else(|e| e.into_inner());
         // SAFETY: the caller's connection is open.
-        *slot = unsafe { PQgetCancel(conn) };
+        let before = std::mem::replace(&mut *slot, unsafe { PQgetCancel(conn) });
+        if !before.is_null() {
+            // SAFETY: created by PQgetCancel, and no longer in the slot.
+            unsafe { PQfreeCancel(before) };
+        }
     }
 
     /// Sends the request. There is no guarantee that it arrives in time.
@@ -33,8 +37,8 @@ impl Canceller {
         let raw = self.0.lock().unwrap_or_else(|e| e.into_inner());
         let mut message = [0 as c_char; 256];
         if !raw.is_null() {
-            // SAFETY: the pointer is from PQgetCancel and not freed (the mutex is held, and freeing
-            // sets it to NULL); the buffer has the given size.
+            // SAFETY: the pointer is from PQgetCancel and not freed (the mutex is held, and what is
+            // freed is not in it any more); the buffer has the given size.
             unsafe { PQcancel(*raw, message.as_mut_ptr().cast(), 256) };
         }
     }
@@ -44,7 +48,7 @@ impl Drop for Canceller {
     fn drop(&mut self) {
         let raw = self.0.get_mut().unwrap_or_else(|e| e.into_inner());
         if !raw.is_null() {
-            // SAFETY: created by PQgetCancel and freed only here.
+            // SAFETY: created by PQgetCancel; nothing else can free it any more.
             unsafe { PQfreeCancel(*raw) };
         }
     }

@@ -75,9 +75,7 @@ pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
     })
 }
 
-/// Checks whether the extension works in this session. A query of its view makes the server load
-/// its library. The library may be missing or built for another server, or the objects of the
-/// extension may be of another version.
+/// Checks whether the extension works in this session.
 ///
 /// # Errors
 ///
@@ -86,17 +84,29 @@ pub fn try_extension(conn: &mut Conn, server: &mut ServerFacts) -> Result<(), Er
     if server.extension.is_none() {
         return Ok(());
     }
+    if let Some(fault) = load_library(conn)? {
+        server.extension = None;
+        server.extension_fault = Some(fault.message().to_string());
+    }
+    Ok(())
+}
+
+/// Makes the server load the library of the extension into this session, by a query of its view.
+/// Returns why that fails: the library may be missing or built for another server, or the objects of
+/// the extension may be of another version. In either case, the transaction goes on.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(super) fn load_library(conn: &mut Conn) -> Result<Option<Error>, Error> {
     // The view raises a NOTICE if it is queried before any COPY.
     conn.exec("SAVEPOINT pgsluice_extension; SET LOCAL client_min_messages = warning")?;
-    if let Err(error) = conn.exec("SELECT route, indexes FROM pgsluice.last_copy") {
-        if error.sqlstate().is_empty() {
-            return Err(error);
-        }
-        server.extension = None;
-        server.extension_fault = Some(error.message().to_string());
-    }
+    let fault = match conn.exec("SELECT route, indexes FROM pgsluice.last_copy") {
+        Err(error) if error.sqlstate().is_empty() => return Err(error),
+        queried => queried.err(),
+    };
     conn.exec("ROLLBACK TO SAVEPOINT pgsluice_extension; RELEASE SAVEPOINT pgsluice_extension")?;
-    Ok(())
+    Ok(fault)
 }
 
 /// Finds the table that `name` refers to in this session. `name` is read as in SQL, with quotes and
@@ -180,7 +190,11 @@ const FACTS: &str = "SELECT (SELECT count(*) FROM pg_catalog.pg_constraint \
              WHERE n.pnpubid = p.oid AND n.pnnspid = k.relnamespace)) \
          AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_publication_rel r \
              WHERE r.prpubid = p.oid AND r.prrelid = k.oid \
-               AND pg_catalog.to_jsonb(r)->>'prexcept' = 'true')) \
+               AND pg_catalog.to_jsonb(r)->>'prexcept' = 'true')), \
+     EXISTS (SELECT 1 FROM pg_catalog.pg_publication p \
+       WHERE p.pubinsert AND (p.puballtables OR EXISTS \
+         (SELECT 1 FROM pg_catalog.pg_publication_namespace n \
+           WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace))) \
      FROM pg_catalog.pg_class c WHERE c.oid = $1::oid";
 
 /// Reads everything about the table that [`find`] has found. The caller has locked it, so that the
@@ -208,6 +222,7 @@ pub fn describe(
     table.referenced = text(1) == "t";
     table.cascades = text(10) == "t";
     table.published = text(11) == "t";
+    table.publishes_new = text(12) == "t";
     table.partitions = if table.kind == 'p' { text(2).parse().unwrap_or(0) } else { 0 };
     table.bytes = text(3).parse().unwrap_or(0);
     table.row_security = text(8) == "t";
@@ -325,10 +340,13 @@ fn indexes(conn: &mut Conn, oid: &str) -> Result<Vec<IndexFacts>, Error> {
 
 fn triggers(conn: &mut Conn, oid: &str) -> Result<Vec<TriggerFacts>, Error> {
     // tgtype: 1 ROW, 2 BEFORE, 4 INSERT, 64 INSTEAD (src/include/catalog/pg_trigger.h).
+    // A statement trigger of a partition does not fire for a statement on its parent.
     let rows: Rows = conn.query(
-        "SELECT tgname, tgtype & 1 <> 0, tgtype & 66 <> 0, tgisinternal \
-         FROM pg_catalog.pg_trigger WHERE tgrelid = $1::oid AND tgtype & 4 <> 0 \
-         AND tgenabled <> 'D' ORDER BY tgname",
+        "SELECT DISTINCT tgname, tgtype & 1 <> 0, tgtype & 66 <> 0, tgisinternal \
+         FROM pg_catalog.pg_trigger WHERE tgtype & 4 <> 0 AND tgenabled <> 'D' \
+         AND (tgrelid = $1::oid OR tgtype & 1 <> 0 AND NOT tgisinternal AND tgrelid IN \
+           (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass))) \
+         ORDER BY tgname",
         &[Some(oid)],
     )?;
     let is = |cell: &Option<String>| cell.as_deref() == Some("t");

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+mod replace;
 mod values;
 
 /// The maximum number of notices that are kept until they are taken; more are dropped.

@@ -7,7 +7,7 @@ use crate::causes::Causes;
 use crate::error::Error;
 use crate::facts::NewTable;
 use crate::fields::ValuePart;
-use crate::infer::{by_alignment, row_bytes, Guess, Inference, NewColumn};
+use crate::infer::{by_alignment, row_bytes, Guess, Inference, InferredColumns, NewColumn};
 use crate::input::{can_be_read_again, HeaderLine, Part, Reader};
 use crate::mapping::{check_map, mapped, named_once, AS_DATA, PACKED};
 use crate::naming::{self, numbered};
@@ -15,7 +15,7 @@ use crate::options::{Create, Header, InputOptions, Options};
 use crate::plan::Plan;
 use crate::quote::{cut_name, quote_ident, quote_literal};
 use crate::text::{text, Text};
-use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner};
+use pgsluice_core::scan::{Dialect, Next, Record, Scanner};
 
 /// The most columns that a table has: `MaxHeapAttributeNumber` in htup_details.h.
 const MAX_COLUMNS: usize = 1600;
@@ -48,7 +48,7 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
     let whole = look.at(reader, options, &dialect, &mut notes)?;
     let Some(inference) = look.inference else {
         let name = options.input.sources.first().map_or(String::new(), |s| s.name());
-        let empty = reader.sample().0.is_empty();
+        let empty = reader.sample().bytes.is_empty();
         let why = if empty { format!("{name} is empty: ") } else { String::new() };
         return Err(Error::new(format!("{why}no record says which columns the table has"))
             .with_hint("create the table first, or name the columns with `columns`"));
@@ -80,17 +80,19 @@ pub fn infer(conn: &mut Conn, reader: &Reader, options: &Options) -> Result<NewT
     }
     let table = table_name(conn, &options.target.table)?;
     let statement = statement(&table, &columns, options.target.pack_columns, &mut notes);
-    let unseen = (!whole).then_some(columns);
+    // Several files are opened again, each in its turn. One may have been written to until then.
+    let again = options.input.sources.len() > 1;
+    let unseen = (!whole || again).then_some(InferredColumns { columns, whole });
     Ok(NewTable { statement, names, unseen, notes })
 }
 
 /// How many fields each record has, if all available records have the same number.
 fn fields(reader: &Reader, dialect: &Dialect, skip: u64) -> Option<usize> {
-    let (sample, ended) = reader.sample();
-    let mut scanner = Scanner::new(&sample, ended, dialect, Eol::Unknown);
+    let sample = reader.sample();
+    let mut scanner = sample.scanner(dialect);
     let (mut record, mut skip, mut fields) = (Record::default(), skip, None);
     while scanner.next(&mut record) == Ok(Next::Record) {
-        let blank = record.len() == 1 && record.field(&sample, 0).1.is_empty();
+        let blank = record.len() == 1 && record.field(&sample.bytes, 0).1.is_empty();
         if skip > 0 || blank {
             skip = skip.saturating_sub(1);
         } else if fields.is_some_and(|fields| fields != record.len()) {
@@ -127,15 +129,14 @@ impl Look {
         let (seen, whole) = if can_be_read_again(input) {
             self.again(options, dialect, if all { usize::MAX } else { SAMPLE })?
         } else {
-            let (sample, ended) = reader.sample();
-            let whole = ended && input.sources.len() == 1;
+            let sample = reader.sample();
+            let whole = sample.ended && input.sources.len() == 1;
             if all && !whole {
                 return Err(Error::new("a pipe cannot be read twice, as text-on-doubt must")
                     .with_hint("use `create`=typed, or a file"));
             }
-            let scanner = Scanner::new(&sample, ended, dialect, Eol::Unknown);
-            self.see(options, &sample, scanner, input.skip);
-            (sample.len(), whole)
+            self.see(options, &sample.bytes, sample.scanner(dialect), input.skip);
+            (sample.bytes.len(), whole)
         };
         if !whole {
             notes.push(text!(

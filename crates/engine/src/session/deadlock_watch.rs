@@ -1,18 +1,22 @@
 //! Detects lanes that wait for each other.
 //!
-//! If two lanes have rows with the same unique key, the server makes the second one wait until
-//! the first has committed, and the first commits only when all lanes are done. The server
-//! cannot detect this deadlock, because half of it is in the loader. A watcher asks the server
-//! which session waits for which, and cancels one of them.
+//! If two lanes have rows with the same unique key, or a trigger changes the same row for both, the
+//! server makes the second one wait until the first has committed, and the first commits only when
+//! all lanes are done. The server cannot detect this deadlock, because half of it is in the loader.
+//! A watcher asks the server which session waits for which, and cancels one of them.
+//!
+//! If lanes commit several times, the first one may commit earlier, and the wait ends by itself. Then
+//! a lane is cancelled only if it waits for one that waits for the loader, and the load stands still.
 //!
 //! DDL of another session may be part of it: it waits for a lane that has rows in the table, and
 //! another lane, which has no lock yet, waits for the DDL. That ends by itself while the first lane
-//! has more to do, and commits. So such a lane is cancelled only if no lane has worked for a while,
-//! and the load does not wait for its input.
+//! has more to do, and commits. Here, too, a lane is cancelled only if the load stands still: no lane
+//! has worked for a while, and the load does not wait for its input.
 
 use super::conn::{Canceller, Conn};
 use super::lane::Lane;
 use crate::error::{Error, Kind};
+use crate::options::Options;
 use crate::report::Progress;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -22,7 +26,7 @@ use std::time::Duration;
 /// How often the server is queried. Two results in a row must agree.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// How many results in a row must show lanes that wait for DDL, and a load that does not go on.
+/// How many results in a row must show a wait that may end by itself, and a load that does not go on.
 const STANDSTILL: u32 = 20;
 
 /// `query_canceled`
@@ -82,7 +86,7 @@ impl DeadlockWatch {
     /// A connection is lost, or there is none left for the watcher.
     pub fn watch(
         lanes: &mut [Lane],
-        url: &str,
+        options: &Options,
         progress: &Arc<Progress>,
     ) -> Result<Option<DeadlockWatch>, Error> {
         if lanes.len() < 2 {
@@ -93,11 +97,13 @@ impl DeadlockWatch {
             lane.process.find(&mut lane.conn)?;
             members.push((lane.process.clone(), lane.conn.canceller()));
         }
-        let conn = Conn::open(url)?;
+        let conn = Conn::open(&options.target.url)?;
+        let pieces = options.in_pieces();
         let over = Arc::new(AtomicBool::new(false));
         let found = Arc::new(OnceLock::new());
         let (flags, progress) = ((over.clone(), found.clone()), progress.clone());
-        let thread = thread::spawn(move || look(conn, &members, &progress, &flags.0, &flags.1));
+        let thread =
+            thread::spawn(move || look(conn, &members, pieces, &progress, &flags.0, &flags.1));
         Ok(Some(DeadlockWatch { over, found, thread }))
     }
 
@@ -116,10 +122,15 @@ impl DeadlockWatch {
 
 fn of_lanes(error: &Error) -> Error {
     let place = error.place().cloned();
+    // The server does not say which of these it is.
     let knot = Error::data(
-        "this record has the same unique key as a record of another lane, or excludes it",
+        "this record has the same unique key as a record of another lane, or excludes it, or a \
+         trigger changes the same row for both",
     )
-    .with_hint("load by a single connection (`method` auto) to see the key, or to reject it");
+    .with_hint(
+        "load by a single connection (`method` auto): it does not wait, and names the key or \
+         rejects the record",
+    );
     match place {
         Some(place) => knot.at(place),
         None => knot,
@@ -134,8 +145,23 @@ fn of_another_session() -> Error {
     .with_hint("run it again when the DDL of that session has ended")
 }
 
+/// Whether no lane works: each waits for a lock, or for the loader.
+const NONE_WORKS: &str = "NOT EXISTS (SELECT FROM pg_catalog.pg_stat_activity s \
+    WHERE s.pid = ANY (members.pids) AND s.wait_event_type IS DISTINCT FROM 'Lock' \
+      AND s.wait_event IS DISTINCT FROM 'ClientRead')";
+
+/// Whether one of the lanes that are waited for waits for the loader.
+const WAITS_FOR_LOADER: &str = "EXISTS (SELECT FROM pg_catalog.pg_stat_activity s \
+    WHERE s.pid = ANY (members.pids) AND s.pid = ANY (pg_catalog.pg_blocking_pids(l.pid)) \
+      AND s.wait_event = 'ClientRead')";
+
 /// The query for the lanes among these processes that wait, and whether another lane is the cause.
-fn waits(processes: &str) -> String {
+/// With `pieces`, a lane that works, or that waits for another session, will commit later.
+fn waits(processes: &str, pieces: bool) -> String {
+    let for_lane = match pieces {
+        true => format!("{WAITS_FOR_LOADER} AND {NONE_WORKS}"),
+        false => "pg_catalog.pg_blocking_pids(l.pid) && members.pids".to_owned(),
+    };
     // Locks that are held only while a page is processed cause no deadlock, however often one is
     // waited for.
     format!(
@@ -143,19 +169,18 @@ fn waits(processes: &str) -> String {
            (SELECT '{{{processes}}}'::int[] AS pids) AS members \
          WHERE l.pid = ANY (members.pids) AND NOT l.granted \
            AND l.locktype <> ALL ('{{extend,page,frozenid}}') \
-           AND (pg_catalog.pg_blocking_pids(l.pid) && members.pids OR EXISTS \
+           AND ({for_lane} OR EXISTS \
              (SELECT FROM unnest(pg_catalog.pg_blocking_pids(l.pid)) AS b \
-               WHERE pg_catalog.pg_blocking_pids(b) && members.pids) \
-             AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_activity s WHERE s.pid = ANY (members.pids) \
-               AND s.wait_event_type IS DISTINCT FROM 'Lock' \
-               AND s.wait_event IS DISTINCT FROM 'ClientRead'))"
+               WHERE pg_catalog.pg_blocking_pids(b) && members.pids) AND {NONE_WORKS})"
     )
 }
 
-/// Cancels a lane that waits for another one in two results in a row.
+/// Cancels a lane that waits for another one in two results in a row, or for as long as the load
+/// stands still if lanes commit several times (`pieces`).
 fn look(
     mut conn: Conn,
     members: &[(LaneProcess, Arc<Canceller>)],
+    pieces: bool,
     progress: &Progress,
     over: &AtomicBool,
     found: &OnceLock<Knot>,
@@ -165,7 +190,7 @@ fn look(
         thread::park_timeout(EVERY);
         let processes: Vec<String> = members.iter().filter_map(|(of, _)| of.known()).collect();
         // Without a result there is nothing to do; each lane reports the errors of its connection.
-        let Ok(rows) = conn.exec(&waits(&processes.join(","))) else { return };
+        let Ok(rows) = conn.exec(&waits(&processes.join(","), pieces)) else { return };
         let waiting = |direct| {
             let rows = rows.iter().filter(move |row| (row[1].as_deref() == Some("t")) == direct);
             rows.filter_map(|row| row[0].clone()).collect::<Vec<_>>()
@@ -174,8 +199,10 @@ fn look(
         // The input may be slow, and a lane that is fast seems to wait each time.
         let sent = std::mem::replace(&mut records, progress.records.get());
         let goes_on = progress.waits_for_files() || records != sent;
-        standstill = if by_another.is_empty() || goes_on { 0 } else { standstill + 1 };
+        let may_end = !by_another.is_empty() || pieces && !direct.is_empty();
+        standstill = if !may_end || goes_on { 0 } else { standstill + 1 };
         let knot = match direct.iter().find(|pid| before.contains(*pid)) {
+            Some(_) if pieces && standstill < STANDSTILL => None,
             Some(pid) => Some((pid, Knot::Lane)),
             None if standstill >= STANDSTILL => by_another.first().map(|p| (p, Knot::OtherSession)),
             None => None,

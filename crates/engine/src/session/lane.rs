@@ -16,7 +16,7 @@ use crate::blame::is_of_circumstances;
 use crate::buffer_pool::BufferPool;
 use crate::encode::{self, Body, Fault, Prepared};
 use crate::error::{shown, shown_bytes, Error, Place};
-use crate::input::{Chunk, Counts, Layout, Part};
+use crate::input::{lines_of_first, Chunk, Counts, Layout, Part};
 use crate::plan::{Plan, Wire};
 use crate::reject::Rejects;
 use crate::report::Progress;
@@ -435,12 +435,7 @@ impl Lane {
 /// The number of lines of the first record, minus the number that is counted while the line end of
 /// the data is still unknown.
 fn uncounted(bytes: &[u8], dialect: &Dialect, eol: Eol) -> i64 {
-    let lines = |eol| {
-        let mut scanner = Scanner::new(bytes, true, dialect, eol);
-        // The server reports malformed records.
-        let _ = scanner.next(&mut Record::default());
-        scanner.lines() as i64
-    };
+    let lines = |eol| lines_of_first(bytes, dialect, eol) as i64;
     lines(eol) - lines(Eol::Unknown)
 }
 

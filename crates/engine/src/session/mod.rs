@@ -23,6 +23,7 @@ pub mod staged;
 pub mod statement;
 pub mod target;
 pub mod transaction;
+pub(crate) mod two_phase;
 mod types;
 pub(crate) mod unchanged;
 

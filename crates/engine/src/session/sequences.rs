@@ -2,7 +2,8 @@
 //!
 //! If a committed row has a key that its sequence has not passed, another session draws that key
 //! later, and its row is a duplicate. So a sequence is moved just before the COMMIT of the rows. It
-//! does not roll back: a skipped number does no harm.
+//! does not roll back: a skipped number does no harm. If rows are committed more than once, and no
+//! index finds the farthest key, it is moved when all rows are committed.
 
 use super::catalog;
 use super::conn::{quote_ident, quote_literal, Conn};
@@ -29,6 +30,36 @@ pub(crate) struct KeySequence {
     indexed: bool,
 }
 
+impl KeySequence {
+    /// Whether the role may move it, and the farthest key is found without reading the whole table.
+    fn is_quickly_moved(&self) -> bool {
+        self.may_read && self.may_move && self.indexed
+    }
+
+    /// Of two numbers, the one that is farther in its direction.
+    pub(crate) fn farther(&self, a: i128, b: i128) -> i128 {
+        if self.increment > 0 {
+            a.max(b)
+        } else {
+            a.min(b)
+        }
+    }
+
+    /// How far a key is from a number, in its direction.
+    fn ahead(&self, key: i128, number: i128) -> i128 {
+        if self.increment > 0 {
+            key - number
+        } else {
+            number - key
+        }
+    }
+
+    fn moved(&self, key: Option<i128>, left: Option<&str>) -> Moved {
+        let (sequence, column) = (self.name.clone(), self.column.clone());
+        Moved { sequence, column, key, left: left.map(str::to_string) }
+    }
+}
+
 /// A sequence that was behind a loaded key, or may still be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
@@ -40,6 +71,17 @@ pub struct Moved {
     pub key: Option<i128>,
     /// why the sequence was not moved, if it was not
     pub left: Option<String>,
+}
+
+impl Moved {
+    /// In words, for the steps of a load and for the report of `repair`.
+    pub(crate) fn told(&self) -> String {
+        let past = self.key.map_or(String::new(), |key| format!(" past {key}"));
+        match &self.left {
+            Some(why) => format!("sequence {} not moved{past}: {why}", self.sequence),
+            None => format!("sequence {} moved{past}", self.sequence),
+        }
+    }
 }
 
 /// Moves the sequences of `columns`, which the file supplied, past the keys that the table `oid`
@@ -72,9 +114,53 @@ pub(crate) fn quickly_moved(
     oid: u32,
     columns: &[String],
 ) -> Result<Vec<KeySequence>, Error> {
-    let mut found = find(conn, oid, columns)?;
-    found.retain(|sequence| sequence.may_read && sequence.may_move && sequence.indexed);
-    Ok(found)
+    Ok(by_speed(conn, oid, columns)?.0)
+}
+
+/// Finds the sequences of these columns: those of [`quickly_moved`], and the names of the others.
+///
+/// # Errors
+///
+/// As for [`sequences`].
+pub(crate) fn by_speed(
+    conn: &mut Conn,
+    oid: u32,
+    columns: &[String],
+) -> Result<(Vec<KeySequence>, Vec<String>), Error> {
+    let found = find(conn, oid, columns)?;
+    let (quick, slow): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|sequence| sequence.is_quickly_moved());
+    Ok((quick, slow.into_iter().map(|sequence| sequence.name).collect()))
+}
+
+/// Finds the sequences of all columns of a table that its keys have passed, or may have passed. It
+/// moves none: which columns had keys of their own, only the load knew. Call this in a transaction.
+///
+/// # Errors
+///
+/// As for [`sequences`].
+pub(crate) fn behind(conn: &mut Conn, oid: u32, table: &str) -> Result<Vec<Moved>, Error> {
+    let columns = conn.query(
+        "SELECT attname FROM pg_catalog.pg_attribute \
+         WHERE attrelid = $1::oid AND attnum > 0 AND NOT attisdropped",
+        &[Some(&oid.to_string())],
+    )?;
+    let columns: Vec<String> = columns.into_iter().filter_map(|row| row[0].clone()).collect();
+    let mut all = Vec::new();
+    for sequence in find(conn, oid, &columns)? {
+        if !sequence.may_read || !sequence.may_move {
+            all.push(sequence.moved(None, Some("the role may not compare it with the keys")));
+            continue;
+        }
+        let Some(key) = farthest(conn, table, &sequence)? else { continue };
+        let (last, called) = last_number(conn, &sequence)?;
+        let ahead = sequence.ahead(key, last);
+        if ahead > 0 || (ahead == 0 && !called) {
+            let by_setval = "move it by setval before the next row is inserted";
+            all.push(sequence.moved(Some(key), Some(by_setval)));
+        }
+    }
+    Ok(all)
 }
 
 /// Returns the names of the sequences of these columns.
@@ -107,41 +193,65 @@ pub(crate) fn pass(
     table: &str,
     sequence: &KeySequence,
 ) -> Result<Option<Moved>, Error> {
-    let moved = |key, left: Option<&str>| {
-        Ok(Some(Moved {
-            sequence: sequence.name.clone(),
-            column: sequence.column.clone(),
-            key,
-            left: left.map(str::to_string),
-        }))
-    };
     if !sequence.may_read {
-        return moved(None, Some("the role cannot see all keys"));
+        return Ok(Some(sequence.moved(None, Some("the role cannot see all keys"))));
     }
-    let step = i128::from(sequence.increment);
-    let farthest = if step > 0 { "max" } else { "min" };
+    match farthest(conn, table, sequence)? {
+        Some(key) => pass_key(conn, sequence, key),
+        None => Ok(None),
+    }
+}
+
+/// The farthest key of the table in the direction of the sequence; `None` if it has none.
+///
+/// # Errors
+///
+/// As for [`sequences`].
+pub(crate) fn farthest(
+    conn: &mut Conn,
+    table: &str,
+    sequence: &KeySequence,
+) -> Result<Option<i128>, Error> {
+    let farthest = if sequence.increment > 0 { "max" } else { "min" };
     let column = quote_ident(&sequence.column);
     // The column may be numeric. Only the whole part can be equal to a number of the sequence.
     let rows =
         conn.exec(&format!("SELECT pg_catalog.trunc({farthest}({column})::numeric) FROM {table}"))?;
-    let Some(key) = rows[0][0].as_deref().and_then(|k| k.parse::<i128>().ok()) else {
-        return Ok(None);
-    };
-    if !sequence.may_move {
-        return moved(Some(key), Some("the role may not move it"));
-    }
+    Ok(rows[0][0].as_deref().and_then(|key| key.parse().ok()))
+}
+
+/// The last number of a sequence, and whether it was drawn.
+fn last_number(conn: &mut Conn, sequence: &KeySequence) -> Result<(i128, bool), Error> {
     let rows = conn.exec(&format!("SELECT last_value, is_called FROM {}", sequence.name))?;
     let last: i128 = rows[0][0].as_deref().and_then(|v| v.parse().ok()).unwrap_or_default();
-    let called = rows[0][1].as_deref() == Some("t");
-    let ahead = if step > 0 { key - last } else { last - key };
+    Ok((last, rows[0][1].as_deref() == Some("t")))
+}
+
+/// As [`pass`], for this key.
+///
+/// # Errors
+///
+/// As for [`sequences`].
+pub(crate) fn pass_key(
+    conn: &mut Conn,
+    sequence: &KeySequence,
+    key: i128,
+) -> Result<Option<Moved>, Error> {
+    let moved = |left| Ok(Some(sequence.moved(Some(key), left)));
+    if !sequence.may_move {
+        return moved(Some("the role may not move it"));
+    }
+    let (last, called) = last_number(conn, sequence)?;
+    let ahead = sequence.ahead(key, last);
     if ahead < 0 || (ahead == 0 && called) {
         return Ok(None);
     }
+    let step = i128::from(sequence.increment);
     // Move by whole steps, so that a sequence that counts by tens keeps its last digit.
     let steps = (ahead + step.abs() - 1) / step.abs();
     let target = last + steps * step;
     if target > i128::from(sequence.greatest) || target < i128::from(sequence.least) {
-        return moved(Some(key), Some("it ends before that key"));
+        return moved(Some("it ends before that key"));
     }
     let draws = steps + i128::from(!called);
     let name = quote_literal(&sequence.name);
@@ -155,5 +265,5 @@ pub(crate) fn pass(
         let from = &sequence.name;
         conn.exec(&format!("{set} FROM {from} WHERE last_value {behind} {target}"))?;
     }
-    moved(Some(key), None)
+    moved(None)
 }

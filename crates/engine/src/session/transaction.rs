@@ -8,7 +8,6 @@ use super::unchanged;
 use crate::error::{Error, Kind};
 use crate::facts::{NewTable, ServerFacts, TableFacts};
 use crate::input::Reader;
-use crate::ledger;
 use crate::once::parts::mark_session;
 use crate::options::{Create, FileFormat, Indexes, Method, Options, TargetOptions};
 use crate::plan::locks::locked_first;
@@ -22,12 +21,6 @@ use std::time::Duration;
 /// A COMMIT that it is processing may wait for a disk or a standby.
 pub(super) const TRIES: u32 = 600;
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
-
-/// The hint for lanes that are left prepared.
-const REPAIR: &str = "pgsluice repair commits or rolls back the rest, as the first lane was";
-
-/// The hint if the server cannot prepare a transaction because of what it has done.
-const ALONE: &str = "`method` auto takes one connection, which needs no two-phase commit";
 
 /// Begins a transaction that may write, whatever the default of the role or the database is, and in
 /// which each statement sees what was committed before it.
@@ -288,7 +281,7 @@ fn commit_if(conn: &mut Conn, url: &str, is_there: Option<&IsThere<'_>>) -> Resu
         };
         return match committed {
             Some(true) => {
-                *conn = again;
+                conn.replace_by(again);
                 Ok(())
             }
             Some(false) if status.as_deref() == Some("aborted") => Err(error),
@@ -300,7 +293,7 @@ fn commit_if(conn: &mut Conn, url: &str, is_there: Option<&IsThere<'_>>) -> Resu
 }
 
 /// The error for a transaction that is not rolled back and that the server lacks.
-fn lacking(error: &Error) -> Error {
+pub(super) fn lacking(error: &Error) -> Error {
     Error::new(format!(
         "the connection was lost during COMMIT, and the server now lacks the transaction: is it a standby \
          that lagged? ({})",
@@ -308,144 +301,6 @@ fn lacking(error: &Error) -> Error {
     ))
     .of_kind(Kind::Connection)
     .with_hint("the same command loads what is missing")
-}
-
-/// The same for the prepared transaction of a lane, after those of `committed` lanes. `left`: the
-/// server has those of other lanes.
-fn lacking_prepared(error: &Error, committed: usize, left: bool) -> Error {
-    let error = lacking(error);
-    let error = match committed {
-        0 if left => error.with_changed("prepared transactions of the other lanes are left"),
-        0 => error,
-        _ => error
-            .with_changed(format!(
-                "perhaps: the rows of {committed} lanes, which were committed before"
-            ))
-            .with_hint("look which rows the table has before you load the files again"),
-    };
-    match left {
-        true => error.with_hint(REPAIR).leaving_prepared(),
-        false => error,
-    }
-}
-
-/// Commits the transactions of several connections together, by two-phase commit. Their names
-/// contain the ID of the first one, and the first is committed first. So `repair` can decide what
-/// to do with those that a crash left prepared.
-///
-/// # Errors
-///
-/// A transaction cannot be prepared: the others are rolled back, and the error names one that may
-/// be left. Or a transaction cannot be committed after that: the error says which are left to
-/// COMMIT PREPARED, or that the server does not have them.
-pub fn commit_prepared(conns: &mut [&mut Conn], url: &str) -> Result<(), Error> {
-    let xids = conns.iter_mut().map(|conn| current_xid(conn)).collect::<Result<Vec<_>, _>>()?;
-    let xid = &xids[0];
-    // This lock shows `repair` that the load is still at work.
-    let mut guard = Conn::open(url)?;
-    guard.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
-    ledger::lock(&mut guard, xid)?;
-    let name = |i: usize| format!("'pgsluice_{xid}_{i}'");
-    for i in 0..conns.len() {
-        let Err(error) = conns[i].exec(&format!("PREPARE TRANSACTION {}", name(i))) else {
-            continue;
-        };
-        for (j, conn) in conns.iter_mut().enumerate().take(i) {
-            // Name a transaction that cannot be rolled back now: it would keep its locks.
-            if conn.exec(&format!("ROLLBACK PREPARED {}", name(j))).is_err() {
-                let left = format!("left: ROLLBACK PREPARED {}", name(j));
-                return Err(error.with_changed(left).with_hint(REPAIR).leaving_prepared());
-            }
-        }
-        let lost = error.kind() == Kind::Connection;
-        if lost && roll_back_again(url, &name(i), &xids[i]).is_err() {
-            let left = format!("perhaps left: ROLLBACK PREPARED {}", name(i));
-            return Err(error.with_changed(left).with_hint(REPAIR).leaving_prepared());
-        }
-        if error.sqlstate() == "0A000" {
-            return Err(error.with_hint(ALONE));
-        }
-        return Err(error);
-    }
-    for i in 0..conns.len() {
-        let Err(error) = conns[i].exec(&format!("COMMIT PREPARED {}", name(i))) else { continue };
-        let lost = error.kind() == Kind::Connection;
-        match lost.then(|| commit_again(url, &name(i), &xids[i])) {
-            Some(Ok((conn, true))) => *conns[i] = conn,
-            Some(Ok((mut conn, false))) => {
-                // A standby that lagged has none of the others either; the same server has them.
-                let left = is_prepared(&mut conn, xid).unwrap_or(true);
-                return Err(lacking_prepared(&error, i, left));
-            }
-            Some(Err(_)) | None => {
-                let left: Vec<String> =
-                    (i..conns.len()).map(|j| format!("COMMIT PREPARED {}", name(j))).collect();
-                let changed = format!("{i} lanes are committed; left: {}", left.join("; "));
-                return Err(error.with_changed(changed).with_hint(REPAIR).leaving_prepared());
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The ID of the connection's transaction.
-fn current_xid(conn: &mut Conn) -> Result<String, Error> {
-    let rows = conn.exec("SELECT pg_current_xact_id()")?;
-    Ok(rows.first().and_then(|r| r[0].clone()).unwrap_or_default())
-}
-
-/// Whether the server has a prepared transaction of the load with this ID.
-fn is_prepared(conn: &mut Conn, xid: &str) -> Result<bool, Error> {
-    let lanes = ledger::PREPARED_LANES;
-    let rows =
-        conn.query(&format!("SELECT EXISTS (SELECT FROM {lanes} WHERE load = $1)"), &[Some(xid)])?;
-    Ok(rows[0][0].as_deref() == Some("t"))
-}
-
-/// Commits a prepared transaction whose connection was lost during its COMMIT PREPARED, over a new
-/// connection, which is returned. If the transaction does not exist, it may be committed already,
-/// or was rolled back, or the server is a standby that lagged. Returns whether it is committed.
-fn commit_again(url: &str, name: &str, xid: &str) -> Result<(Conn, bool), Error> {
-    let mut conn = Conn::open(url)?;
-    for _ in 0..TRIES {
-        match conn.exec(&format!("COMMIT PREPARED {name}")) {
-            Ok(_) => return Ok((conn, true)),
-            Err(error) if error.sqlstate() == "42704" => {
-                let committed = match status_of(&mut conn, xid) {
-                    Ok(status) => status.as_deref() == Some("committed"),
-                    Err(error) if error.kind() == Kind::Connection => return Err(error),
-                    // The server has not used this ID yet.
-                    Err(_) => false,
-                };
-                return Ok((conn, committed));
-            }
-            // The process of the lost connection is still working on it.
-            Err(error) if error.sqlstate() == "55000" => thread::sleep(PAUSE),
-            Err(error) => return Err(error),
-        }
-    }
-    Err(Error::new(format!("prepared transaction {name} stays busy")))
-}
-
-/// Rolls back a transaction whose connection was lost during its PREPARE TRANSACTION, over a new
-/// connection. If none of this name exists, it may still appear, unless the transaction is aborted.
-fn roll_back_again(url: &str, name: &str, xid: &str) -> Result<(), Error> {
-    let mut conn = Conn::open(url)?;
-    for _ in 0..TRIES {
-        match conn.exec(&format!("ROLLBACK PREPARED {name}")) {
-            Ok(_) => return Ok(()),
-            // The process of the lost connection is still working on it.
-            Err(error) if error.sqlstate() == "55000" => {}
-            Err(error) if error.sqlstate() == "42704" => {
-                if status_of(&mut conn, xid)?.as_deref() == Some("aborted") {
-                    return Ok(());
-                }
-            }
-            Err(error) => return Err(error),
-        }
-        thread::sleep(PAUSE);
-    }
-    Err(Error::new(format!("transaction {xid} does not end")))
 }
 
 /// The status of a transaction; `None` if it is too old for the server to report.

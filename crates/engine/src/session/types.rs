@@ -48,9 +48,10 @@ impl TypeResolver {
         let mut all = TypeResolver::default();
         while !wanted.is_empty() {
             let list: Vec<String> = wanted.iter().map(u32::to_string).collect();
+            // int2vector and oidvector have the subscripts of an array, but not its text form.
             let rows = conn.query(
                 "SELECT t.oid, t.typtype, t.typbasetype, t.typtypmod, t.typnotnull, t.typelem, \
-                 t.typsubscript = 'pg_catalog.array_subscript_handler'::regproc, \
+                 t.typinput = 'pg_catalog.array_in'::regproc, \
                  ascii(coalesce(e.typdelim, ',')), \
                  (SELECT string_agg(encode(convert_to(l.enumlabel::text, \
                      CASE getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END), \

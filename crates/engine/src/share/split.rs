@@ -36,7 +36,7 @@ pub(super) fn split(
     input.sources = vec![member.source(options, part)?];
     let mut reader = Reader::open(&input)?;
     if reader.compression().is_none() {
-        let mut options = options.reading(&reader);
+        let mut options = options.reading(&reader)?;
         options.input.sources = input.sources;
         let plan = plan_of(&reader, &options, watch)?;
         plan.read_by(&mut reader);

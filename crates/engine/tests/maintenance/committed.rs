@@ -7,6 +7,7 @@ use pgsluice_engine::internals::maintenance::{put_back_committed, take_down, Out
 use pgsluice_engine::internals::maintenance::{Course, Request};
 use pgsluice_engine::internals::Conn;
 use pgsluice_pgserver::Server;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -103,6 +104,154 @@ fn a_renamed_table_is_refused_and_a_dropped_one_settled() {
     conn.exec("DROP TABLE \"Odd Schema\".other").unwrap();
     assert!(put_all_back(&url).iter().all(|(_, r)| r.as_ref().is_ok_and(|r| r.was_back)));
     assert_eq!(still_down(&mut conn), 0);
+}
+
+/// A table of the same name that is another one, as after a restore from a dump, is not taken for a
+/// dropped one: the record of its objects is kept.
+#[test]
+fn a_table_of_a_restored_dump_is_refused() {
+    let servers = servers();
+    let (url, mut conn) = zoo(servers.last().unwrap());
+    let oid = oid(&mut conn, TABLE);
+    take_down_and_vanish(&mut conn, oid, &everything());
+    let before = still_down(&mut conn);
+    conn.exec("UPDATE pgsluice_loads.taken_down SET relation = 4000000000").unwrap();
+    let (entries, _) = ledger::still_down(&mut conn).unwrap();
+    let error = put_back_committed(&|| Conn::open(&url), 2, &entries[0], None).unwrap_err();
+    assert!(error.message().contains("restored from a dump"), "{error}");
+    assert_eq!(still_down(&mut conn), before);
+}
+
+/// A trigger that was dropped while it was disabled, or whose partition was dropped, is settled. The
+/// trigger of a partition that was detached is enabled. That of a renamed partition is an error until
+/// the partition has its name back.
+#[test]
+fn triggers_of_dropped_and_detached_partitions_are_settled() {
+    let servers = servers();
+    let url = database(servers.last().unwrap());
+    let mut conn = Conn::open(&url).unwrap();
+    conn.exec(
+        "CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; \
+         CREATE TABLE p (a int, b int) PARTITION BY LIST (a); \
+         CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1); \
+         CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2); \
+         CREATE TABLE p3 PARTITION OF p FOR VALUES IN (3); \
+         CREATE TRIGGER g AFTER INSERT ON p FOR EACH ROW EXECUTE FUNCTION fire(); \
+         CREATE TRIGGER h AFTER INSERT ON p FOR EACH ROW EXECUTE FUNCTION fire(); \
+         CREATE TRIGGER own AFTER INSERT ON p2 FOR EACH ROW EXECUTE FUNCTION fire()",
+    )
+    .unwrap();
+    let oid = oid(&mut conn, "p");
+    assert_eq!(take_down_and_vanish(&mut conn, oid, &everything()), 9);
+    conn.exec(
+        "DROP TABLE p1; ALTER TABLE p DETACH PARTITION p2; DROP TRIGGER h ON p; \
+         ALTER TABLE p3 RENAME TO p4",
+    )
+    .unwrap();
+    let outcomes = put_all_back(&url);
+    let failed: Vec<_> = outcomes.iter().filter(|(_, r)| r.is_err()).map(|(o, _)| o).collect();
+    assert_eq!(failed, ["trigger g on public.p3"], "{outcomes:?}");
+    let of_p1 = outcomes.iter().find(|(object, _)| object == "trigger g on public.p1").unwrap();
+    assert_eq!(of_p1.1.as_ref().unwrap().object, "trigger g on public.p1 (was dropped)");
+    assert_eq!(still_down(&mut conn), 1);
+    conn.exec("ALTER TABLE p4 RENAME TO p3").unwrap();
+    assert!(put_all_back(&url).iter().all(|(_, r)| r.is_ok()));
+    assert_eq!(still_down(&mut conn), 0);
+    let states =
+        "SELECT string_agg(format('%s %s %s', tgrelid::regclass, tgname, tgenabled), ', ' \
+        ORDER BY tgrelid::regclass::text, tgname) FROM pg_trigger WHERE NOT tgisinternal";
+    assert_eq!(one(&mut conn, states), "p g O, p2 own O, p3 g O");
+}
+
+/// An index whose column was dropped while it was missing is settled, and does not keep the others
+/// down. If the column was renamed, that is an error.
+#[test]
+fn an_index_of_a_dropped_column_is_settled() {
+    let servers = servers();
+    let url = database(servers.last().unwrap());
+    let mut conn = Conn::open(&url).unwrap();
+    conn.exec(
+        "CREATE TABLE t (a int, b int, c int); \
+         CREATE INDEX t_a ON t (c, a); CREATE INDEX t_b ON t (b); CREATE INDEX t_c ON t (c)",
+    )
+    .unwrap();
+    let oid = oid(&mut conn, "t");
+    assert_eq!(take_down_and_vanish(&mut conn, oid, &everything()), 3);
+    conn.exec("ALTER TABLE t DROP COLUMN a; ALTER TABLE t RENAME COLUMN b TO d").unwrap();
+    let outcomes = put_all_back(&url);
+    let failed: Vec<_> = outcomes.iter().filter(|(_, r)| r.is_err()).map(|(o, _)| o).collect();
+    assert_eq!(failed, ["index public.t_b"], "{outcomes:?}");
+    conn.exec("ALTER TABLE t RENAME COLUMN d TO b").unwrap();
+    assert!(put_all_back(&url).iter().all(|(_, r)| r.is_ok()));
+    assert_eq!(still_down(&mut conn), 0);
+    let indexes = "SELECT string_agg(indexname, ' ' ORDER BY indexname) FROM pg_indexes \
+        WHERE tablename = 't'";
+    assert_eq!(one(&mut conn, indexes), "t_b t_c");
+}
+
+/// If only one connection is to be had, it builds everything.
+#[test]
+fn one_connection_builds_everything() {
+    let servers = servers();
+    let (url, mut conn) = zoo(servers.last().unwrap());
+    let oid = oid(&mut conn, TABLE);
+    let before = snapshot(&mut conn, oid);
+    take_down_and_vanish(&mut conn, oid, &everything());
+    let (entries, _) = ledger::still_down(&mut conn).unwrap();
+    let opened = AtomicU32::new(0);
+    let open = || match opened.fetch_add(1, Ordering::Relaxed) {
+        0 => Conn::open(&url),
+        _ => Err(pgsluice_engine::Error::new("no connection is left")),
+    };
+    let outcomes = put_back_committed(&open, 3, &entries[0], None).unwrap();
+    assert!(outcomes.iter().all(|(_, r)| r.is_ok()), "{outcomes:?}");
+    assert!(opened.load(Ordering::Relaxed) > 1, "it tried to open others");
+    assert_same(&before, &snapshot(&mut conn, oid));
+}
+
+/// If a connection is lost during a build, only the index that it was building stays missing.
+#[test]
+fn a_lost_connection_costs_only_its_own_build() {
+    let servers = servers();
+    // The first connection, which is needed until the end, and another one.
+    for doomed in [0, 1] {
+        let url = database(servers.last().unwrap());
+        let mut conn = Conn::open(&url).unwrap();
+        // Builds take a while, so that each connection gets a task.
+        conn.exec(
+            "CREATE TABLE t (a int, b int, c int, d int, e int); CREATE INDEX ON t (a); \
+             CREATE INDEX ON t (b); CREATE INDEX ON t (c); CREATE INDEX ON t (d); \
+             CREATE INDEX ON t (e); \
+             CREATE FUNCTION die() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN \
+               IF current_setting('application_name') = 'doomed' THEN \
+                 PERFORM pg_terminate_backend(pg_backend_pid()); \
+               END IF; \
+               PERFORM pg_sleep(0.4); END $$",
+        )
+        .unwrap();
+        let oid = oid(&mut conn, "t");
+        assert_eq!(take_down_and_vanish(&mut conn, oid, &everything()), 5);
+        conn.exec(
+            "CREATE EVENT TRIGGER die ON ddl_command_start WHEN TAG IN ('CREATE INDEX') \
+             EXECUTE FUNCTION die()",
+        )
+        .unwrap();
+        let (entries, _) = ledger::still_down(&mut conn).unwrap();
+        let opened = AtomicU32::new(0);
+        let open = || -> Result<Conn, pgsluice_engine::Error> {
+            let mut conn = Conn::open(&url)?;
+            if opened.fetch_add(1, Ordering::Relaxed) == doomed {
+                conn.exec("SET application_name = 'doomed'")?;
+            }
+            Ok(conn)
+        };
+        let outcomes = put_back_committed(&open, 2, &entries[0], None).unwrap();
+        let failed = outcomes.iter().filter(|(_, r)| r.is_err()).count();
+        assert_eq!((outcomes.len(), failed), (5, 1), "{outcomes:?}");
+        conn.exec("DROP EVENT TRIGGER die").unwrap();
+        assert!(put_all_back(&url).iter().all(|(_, r)| r.is_ok()));
+        assert_eq!(still_down(&mut conn), 0);
+    }
 }
 
 /// For lanes, the only indexes that are taken down are those that cannot refuse a row. If nothing

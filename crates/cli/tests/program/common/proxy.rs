@@ -102,9 +102,13 @@ impl Proxy {
     /// Later connections go to the server that [`Proxy::fail_over_to`] names, as if it had taken
     /// over the address.
     pub fn failover(world: &World) -> Proxy {
-        let proxy = Proxy::start(world, "COMMIT", 0, Fate::CutBefore, false);
-        proxy.trap.lock().unwrap().after_rows = true;
-        proxy
+        Proxy::start(world, "COMMIT", 0, Fate::CutBefore, false).after_rows()
+    }
+
+    /// The same proxy, which waits for its statement only on connections that have sent rows.
+    pub fn after_rows(self) -> Proxy {
+        self.trap.lock().unwrap().after_rows = true;
+        self
     }
 
     /// Sets the server that takes over the address.

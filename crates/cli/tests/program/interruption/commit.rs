@@ -3,13 +3,22 @@
 //! happened in the database.
 
 use crate::common::proxy::{Fate, Proxy};
-use crate::common::{each_major, wait_until, World};
+use crate::common::{each_major, left_out, signal, wait_until, Signal, World};
+use crate::methods::with_extension;
+use pgsluice_engine::internals::Conn;
+use pgsluice_pgserver::Installation;
+use std::io::Write;
+use std::ops::Range;
 use std::process::{Command, Stdio};
 
 const ROWS: usize = 60_000;
 
 fn world() -> (World, String) {
-    let mut world = World::new(each_major().last().unwrap());
+    world_of(each_major().last().unwrap())
+}
+
+fn world_of(installation: &Installation) -> (World, String) {
+    let mut world = World::new(installation);
     world.sql("CREATE TABLE t (a int, b text)");
     let row = |i| format!("{i},some words to fill the row with\n").into_bytes();
     let file = world.file("rows.csv", &(0..ROWS).flat_map(row).collect::<Vec<u8>>());
@@ -100,6 +109,33 @@ fn lanes_cut_between_their_commits_name_what_stayed() {
     assert!(rows < ROWS);
 }
 
+/// The same with `--truncate`: the message also says that the table was emptied. It names a sequence
+/// that may be behind the keys; if an index finds them, the sequence has passed them before.
+#[test]
+fn lanes_cut_between_their_commits_name_all_that_is_changed() {
+    let (mut world, file) = world();
+    let truncate = ["--truncate", "--indexes", "keep"];
+    let lanes = [&["--method", "lanes", "--lanes", "5"][..], &truncate].concat();
+    for indexed in [true, false] {
+        let index = if indexed { "CREATE INDEX ON t (a)" } else { "" };
+        world.sql(&format!(
+            "DROP TABLE t; CREATE TABLE t (a serial, b text); INSERT INTO t VALUES (-1, ''); {index}"
+        ));
+        let proxy = Proxy::start(&world, "COMMIT\0", 1, Fate::CutBefore, false);
+        let (code, said) = load(&file, &proxy, &lanes);
+        assert_eq!(code, Some(1), "{said}");
+        let named = said.split_once("changed: the table was emptied; ").unwrap().1;
+        assert!(named.contains(" rows, which 1 lane had committed before"), "{said}");
+        let rows: usize = named.split(' ').next().unwrap().parse().unwrap();
+        assert_eq!(left(&mut world).0, rows, "{said}");
+        assert_eq!(world.sql("SELECT count(*) FROM t WHERE a < 0"), "0");
+        let behind = "; not moved past the keys: sequence public.t_a_seq";
+        assert_eq!(said.contains(behind), !indexed, "{said}");
+        let passed = world.sql("SELECT nextval('t_a_seq') > max(a) FROM t");
+        assert_eq!(passed == "t", indexed, "{said}");
+    }
+}
+
 /// With two-phase commit, a connection may be lost at any step. Over another one, the loader
 /// commits or rolls back all lanes and leaves nothing prepared.
 #[test]
@@ -177,7 +213,7 @@ fn a_prepared_transaction_that_was_rolled_back_leaves_the_other_lanes() {
 #[test]
 fn repair_ends_what_a_half_failed_two_phase_commit_left() {
     let (mut world, file) = world();
-    let lanes = ["--method", "lanes", "--lanes", "3"];
+    let lanes = ["--method", "lanes", "--lanes", "3", "--truncate"];
     for (statement, pass, fate, rows) in [
         ("COMMIT PREPARED", 0, Fate::CutBefore, 0),
         ("COMMIT PREPARED", 0, Fate::CutAfter, ROWS),
@@ -190,6 +226,8 @@ fn repair_ends_what_a_half_failed_two_phase_commit_left() {
         let label = format!("{statement} {pass} {fate:?}: {said}");
         assert_eq!(code, Some(1), "{label}");
         assert!(said.contains("left: ") && said.contains("hint: pgsluice repair"), "{label}");
+        let emptied = said.contains("changed: the table was emptied; 1 lane is committed; left: ");
+        assert_eq!(emptied, statement == "COMMIT PREPARED" && pass == 1, "{label}");
         assert_ne!(left(&mut world).1, "0", "{label}");
         world.repair();
         assert_eq!(left(&mut world), (rows, "0".to_string()), "{label}");
@@ -282,6 +320,45 @@ fn repair_ends_what_a_killed_loader_left_prepared() {
     }
 }
 
+/// The loader is killed between the commits of lanes, and `repair` commits the rest. If an index
+/// finds the keys, the sequence has passed them before. Otherwise, `repair` names the sequence.
+#[test]
+fn no_sequence_is_left_behind_unsaid_by_a_killed_loader() {
+    let (mut world, file) = world();
+    let lanes = ["--method", "lanes", "--lanes", "3"];
+    for (key, indexed) in [("PRIMARY KEY", true), ("", false)] {
+        world.sql(&format!("DROP TABLE t; CREATE TABLE t (a serial {key}, b text)"));
+        let proxy = Proxy::start(&world, "COMMIT PREPARED", 1, Fate::Hold, false);
+        let mut child = command(&file, &proxy, &lanes).stderr(Stdio::null()).spawn().unwrap();
+        proxy.wait();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let said = world.repair();
+        assert_eq!(left(&mut world), (ROWS, "0".to_string()), "{said}");
+        let told = format!("sequence public.t_a_seq not moved past {}: move it", ROWS - 1);
+        assert_eq!(said.contains(&told), !indexed, "{said}");
+        let next: usize = world.sql("SELECT nextval('t_a_seq')").parse().unwrap();
+        assert_eq!(next >= ROWS, indexed, "{next}: {said}");
+    }
+}
+
+/// If a load by `insert` fails, the sequence passes the keys of the rows that stay. If it cannot, the
+/// message names it.
+#[test]
+fn a_sequence_passes_the_keys_of_rows_that_stay() {
+    let (mut world, _) = world();
+    let file = world.file("bad.csv", b"5,x\n7,y\nbad,z\n");
+    let behind = "; sequence public.t_a_seq not moved past 7: it ends before that key";
+    for (sequence, more, next) in [("MAXVALUE 100", "", "8"), ("MAXVALUE 2", behind, "1")] {
+        world.sql(&format!(
+            "DROP TABLE t; CREATE TABLE t (a serial, b text); ALTER SEQUENCE t_a_seq {sequence}"
+        ));
+        let said = world.load(&[&file, "--table", "t", "--method", "insert"]).unwrap_err();
+        assert!(said.contains(&format!("changed: 2 rows stayed{more}\n")), "{said}");
+        assert_eq!(world.sql("SELECT nextval('t_a_seq')"), next, "{said}");
+    }
+}
+
 /// If the connection is lost while `insert` commits a row, that row may or may not have been
 /// committed, and the message says so.
 #[test]
@@ -296,4 +373,49 @@ fn the_row_under_way_may_have_stayed() {
             assert_eq!(left(&mut world).0, pass + more, "{fate:?}");
         }
     }
+}
+
+/// The connection is lost after a COMMIT. The session that takes its place has not loaded the library
+/// of the extension yet, and the load by the extension goes on there.
+#[test]
+fn a_load_by_the_extension_goes_on_in_another_session() {
+    let Some(installation) = each_major().iter().find_map(with_extension) else {
+        return left_out("a load by the extension in two sessions: it has not been built");
+    };
+    let (mut world, file) = world_of(&installation);
+    world.sql("CREATE EXTENSION pgsluice");
+    let proxy = Proxy::start(&world, "COMMIT", 0, Fate::CutAfter, false).after_rows();
+    let more = ["--method", "extension", "--once", "--commit-every", "256kB"];
+    let (code, said) = load(&file, &proxy, &more);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(left(&mut world).0, ROWS);
+}
+
+/// The connection is lost after a COMMIT, and the load goes on over another one. Ctrl-C ends what
+/// that one waits for.
+#[test]
+fn a_load_can_be_stopped_after_its_connection_was_replaced() {
+    let (mut world, _) = world();
+    world.sql("ALTER TABLE t ADD PRIMARY KEY (a)");
+    let rows = |keys: Range<usize>| {
+        keys.map(|key| format!("{key},{}\n", "x".repeat(90))).collect::<String>()
+    };
+    let proxy = Proxy::start(&world, "COMMIT", 0, Fate::CutAfter, false).after_rows();
+    let more = ["--once", "--source-name", "rows", "--commit-every", "256kB"];
+    let mut load = command("-", &proxy, &more);
+    let mut child = load.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(rows(0..20_000).as_bytes()).unwrap();
+    proxy.wait();
+    wait_until(|| "nothing is committed".into(), || left(&mut world).0 > 0);
+    // The load waits for a session that has one of its next keys.
+    let mut other = Conn::open(&world.server.url("postgres")).unwrap();
+    other.exec("BEGIN; INSERT INTO t VALUES (30000, '')").unwrap();
+    input.write_all(rows(20_000..40_000).as_bytes()).unwrap();
+    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    wait_until(|| "the load does not wait".into(), || world.sql(waits) == "1");
+    assert!(signal(child.id(), Signal::SIGINT));
+    wait_until(|| "the load does not end".into(), || child.try_wait().unwrap().is_some());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
 }

@@ -2,7 +2,7 @@
 //! another session. A standby that does not exist makes the last PREPARE wait.
 
 use super::file;
-use crate::common::{each_major, wait_until, World};
+use crate::common::{each_major, signal, wait_until, Signal, World};
 use pgsluice_engine::internals::Conn;
 use std::process::Child;
 use std::thread::{self, JoinHandle};
@@ -56,19 +56,54 @@ fn left(world: &mut World) -> String {
     )
 }
 
+/// Terminates the session of the first lane, which is prepared and idle.
+fn terminate_first(world: &mut World) {
+    let idle = "pg_stat_activity WHERE application_name = 'pgsluice' AND state = 'idle'";
+    assert_eq!(world.sql(&format!("SELECT count(pg_terminate_backend(pid)) FROM {idle}")), "1");
+    let idle = format!("SELECT count(*) FROM {idle}");
+    wait_until(|| "the session stays".into(), || world.sql(&idle) == "0");
+}
+
 /// The session of a prepared lane is terminated before its COMMIT PREPARED. The loader commits the
 /// lane over another connection.
 #[test]
 fn a_prepared_lane_whose_session_is_terminated_is_committed() {
     let (mut world, child) = prepared();
-    let idle = "pg_stat_activity WHERE application_name = 'pgsluice' AND state = 'idle'";
-    assert_eq!(world.sql(&format!("SELECT count(pg_terminate_backend(pid)) FROM {idle}")), "1");
-    let idle = format!("SELECT count(*) FROM {idle}");
-    wait_until(|| "the session stays".into(), || world.sql(&idle) == "0");
+    terminate_first(&mut world);
     world.sql(&format!("SELECT pg_cancel_backend(pid) FROM {WAITS}"));
     let (code, said) = ended(child);
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(left(&mut world), format!("{ROWS} 0 1"));
+}
+
+/// The sessions of both lanes are terminated while the second one is being prepared. The loader rolls
+/// both lanes back over other connections. If there are none, the message names both.
+#[test]
+fn lanes_whose_sessions_are_terminated_are_rolled_back_or_named() {
+    for reachable in [true, false] {
+        let (mut world, child) = prepared();
+        let mut other = Conn::open(&world.server.url("template1")).unwrap();
+        other.exec("SET application_name = 'test'").unwrap();
+        let allow = format!("ALTER DATABASE postgres ALLOW_CONNECTIONS {reachable}");
+        other.exec(&allow).unwrap();
+        terminate_first(&mut world);
+        world.sql(&format!("SELECT pg_terminate_backend(pid) FROM {WAITS}"));
+        let (code, said) = ended(child);
+        if reachable {
+            assert!(code == Some(5) && !said.contains("changed:"), "{said}");
+        } else {
+            let named = world.sql(
+                "SELECT string_agg(format('ROLLBACK PREPARED %L', gid), '; ' ORDER BY gid) \
+                 FROM pg_prepared_xacts",
+            );
+            assert_eq!(named.matches("ROLLBACK").count(), 2, "{named}");
+            let left = format!("changed: perhaps left: {named}");
+            assert!(code == Some(1) && said.contains(&left), "{said}");
+            other.exec("ALTER DATABASE postgres ALLOW_CONNECTIONS true").unwrap();
+            world.repair();
+        }
+        assert_eq!(left(&mut world), "0 0 1", "{said}");
+    }
 }
 
 /// Commits the first lane in another session, which waits for the standby.
@@ -99,6 +134,27 @@ fn an_index_is_left_to_repair_if_lanes_stay_prepared() {
     world.sql(&format!("SELECT pg_cancel_backend(pid) FROM {WAITS}"));
     first.join().unwrap();
     assert!(left(&mut world).ends_with(" 1 0"));
+    world.repair();
+    assert_eq!(left(&mut world), format!("{ROWS} 0 1"));
+}
+
+/// If Ctrl-C comes while lanes are committed together, the message says which stay prepared and which
+/// index is missing, and that `repair` ends this.
+#[test]
+fn what_stays_prepared_is_said_after_ctrl_c() {
+    let (mut world, child) = prepared();
+    let first = commit_first(&mut world);
+    assert!(signal(child.id(), Signal::SIGINT));
+    let (code, said) = ended(child);
+    assert_eq!(code, Some(7), "{said}");
+    assert!(
+        said.contains("error: stopped\nchanged: 0 lanes are committed; left: COMMIT"),
+        "{said}"
+    );
+    assert!(said.contains("still missing: index public.t_k"), "{said}");
+    assert!(said.contains("hint: pgsluice repair ends the prepared transactions"), "{said}");
+    world.sql(&format!("SELECT pg_cancel_backend(pid) FROM {WAITS}"));
+    first.join().unwrap();
     world.repair();
     assert_eq!(left(&mut world), format!("{ROWS} 0 1"));
 }

@@ -1,7 +1,7 @@
 //! `--once` recognizes files by their content.
 
 use super::{counts, lines, thrice, world};
-use crate::common::World;
+use crate::common::{each_major, World};
 use std::fs;
 use std::io::Write;
 
@@ -363,4 +363,27 @@ fn a_file_grows_under_any_of_its_names() {
     let said = load(&world, &[&b, "--on-change", "append"]).unwrap_err();
     assert!(said.contains("has changed since it was loaded"), "{said}");
     assert_eq!(counts(&mut world), thrice(60_010));
+}
+
+/// Which files are read together depends on what is loaded already. So with `--once` a first line
+/// such as `sep=;` does not decide how other files are read: `--delimiter` must name it.
+#[test]
+fn no_file_names_the_delimiter_of_others() {
+    let mut world = World::new(&each_major().remove(0));
+    world.sql("CREATE TABLE t (a text, b text)");
+    let excel = world.file("a.csv", b"sep=;\n1;2,5\n");
+    let plain = world.file("b.csv", b"3;4,5\n");
+    let once = ["--table", "t", "--once"];
+    for files in [&[excel.as_str()][..], &[&excel, &plain], &[&plain, &excel]] {
+        let said = world.load(&[files, &once].concat()).unwrap_err();
+        assert!(said.contains("the delimiter ';'") && said.contains("--delimiter"), "{said}");
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+    }
+    let named = [&once[..], &["--delimiter", ";"]].concat();
+    world.load(&[&[excel.as_str()], &named[..]].concat()).unwrap();
+    world.load(&[&[excel.as_str(), &plain], &named[..]].concat()).unwrap();
+    assert_eq!(
+        world.sql("SELECT string_agg(t::text, ' ' ORDER BY a) FROM t"),
+        "(1,\"2,5\") (3,\"4,5\")"
+    );
 }

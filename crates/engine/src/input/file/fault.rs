@@ -2,20 +2,29 @@
 
 use super::{InputFile, MAX_RECORD};
 use crate::error::{Error, Kind, Place};
+use crate::input::decompress::Compression;
 use crate::input::records::{Cutter, Layout};
 use std::io;
 
+/// The error of a source that cannot be read any further. If it is an error of the decompressor and
+/// not of the operating system, the file is damaged.
+pub(in crate::input) fn unreadable(
+    name: &str,
+    compression: Option<Compression>,
+    e: &io::Error,
+) -> Error {
+    let error = Error::io("read", name, e);
+    match compression {
+        Some(c) if e.raw_os_error().is_none() => {
+            error.of_kind(Kind::Data).with_hint(format!("the file is {}; is it whole?", c.name()))
+        }
+        _ => error,
+    }
+}
+
 impl InputFile {
     pub(super) fn unreadable(&self, e: &io::Error) -> Error {
-        let error = Error::io("read", &self.name, e);
-        match self.compression {
-            // This is an error of the decompressor, not of the operating system: the file is
-            // damaged.
-            Some(c) if e.raw_os_error().is_none() => error
-                .of_kind(Kind::Data)
-                .with_hint(format!("the file is {}; is it whole?", c.name())),
-            _ => error.with_hint("nothing was loaded"),
-        }
+        unreadable(&self.name, self.compression, e)
     }
 
     /// Returns the error for the fault of the next tuple, with its place.

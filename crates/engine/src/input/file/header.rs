@@ -3,6 +3,7 @@
 use super::{InputFile, CHUNK, MAX_HELD};
 use crate::causes::{instead, is_it};
 use crate::error::{Error, Place};
+use crate::input::lines_of_first;
 use crate::stray;
 use pgsluice_core::scan::{Dialect, FieldKind, Format, Next, Record, Scanner};
 
@@ -45,7 +46,9 @@ impl InputFile {
                     };
                     let fields = (0..record.len()).map(field).collect();
                     self.eol = scanner.eol();
-                    self.passed.lines += scanner.lines();
+                    // The line ends within its quotes are counted once the line end is known.
+                    self.passed.lines +=
+                        lines_of_first(&self.held[..record.end], dialect, self.eol);
                     let bytes = self.held[..record.end].to_vec();
                     self.held.pass(bytes.len());
                     self.offset += bytes.len() as u64;

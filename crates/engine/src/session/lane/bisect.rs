@@ -95,11 +95,11 @@ impl Bisection<'_> {
     /// Checks that no record has a value that the type inferred for it would alter. If another
     /// record of the chunk is malformed, that was not found out before.
     fn check_fit(&self) -> Result<(), Error> {
-        let (Some(columns), Layout::Lines(dialect)) = (&self.lane.plan.inferred, self.layout)
+        let (Some(inferred), Layout::Lines(dialect)) = (&self.lane.plan.inferred, self.layout)
         else {
             return Ok(());
         };
-        let (mut fit, mut record) = (Fit::new(columns.clone()), Record::default());
+        let (mut fit, mut record) = (Fit::new(inferred.columns.clone()), Record::default());
         for (_, item) in &self.good {
             let one = self.record(*item);
             let mut scanner = Scanner::new(&one, true, dialect, self.chunk.eol);

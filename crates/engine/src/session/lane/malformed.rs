@@ -31,12 +31,18 @@ impl Lane {
         };
         let name = self.plan.columns.get(column).map_or("", String::as_str);
         let value = self.value(chunk, start..end, name);
-        self.altered_at(Place { value, ..place }, column)
-            .with_hint("`create`=text-on-doubt reads the whole input first")
+        let error = self.altered_at(Place { value, ..place }, column);
+        match self.plan.inferred.as_ref().is_some_and(|inferred| inferred.whole) {
+            true => error.with_hint(
+                "the file was written to after the types were inferred from it: load it again when \
+                 nothing writes to it",
+            ),
+            false => error.with_hint("`create`=text-on-doubt reads the whole input first"),
+        }
     }
 
     fn altered_at(&self, place: Place, column: usize) -> Error {
-        let inferred = self.plan.inferred.as_ref().and_then(|all| all.get(column));
+        let inferred = self.plan.inferred.as_ref().and_then(|all| all.columns.get(column));
         Error::new(format!(
             "the type {}, which was inferred for the column, would change the value",
             inferred.map_or("", |new| new.guess.sql())
@@ -52,11 +58,11 @@ impl Lane {
             self.finish()?;
             return Err(self.too_long_to_recast(placed));
         }
-        let (Some(columns), Some(dialect)) = (&self.plan.inferred, self.plan.dialect()) else {
+        let (Some(inferred), Some(dialect)) = (&self.plan.inferred, self.plan.dialect()) else {
             return Ok(());
         };
         let mut long = self.long.take().unwrap_or_else(|| LongRecord {
-            fit: LongRecordFit::new(columns.clone(), dialect),
+            fit: LongRecordFit::new(inferred.columns.clone(), dialect),
             line: placed.before.lines + 1,
         });
         // The fields after a stray quote are not those that COPY finds.

@@ -3,7 +3,9 @@
 use super::{Lane, Placed};
 use crate::error::{Error, Kind};
 use crate::once::record::{Amounts, Piece, Recording};
+use crate::options::Method;
 use crate::reject::{Block, Reject, Rejects, Spool};
+use crate::session::catalog;
 use crate::session::conn::Conn;
 use crate::session::sequences::{pass, quickly_moved, KeySequence};
 use crate::session::transaction;
@@ -80,6 +82,10 @@ impl Lane {
         pieces.bytes = 0;
         transaction::begin(&mut self.conn, &recording.options)?;
         self.held = false;
+        if self.plan.method == Method::Extension {
+            // With a pooler, or after a lost connection, this may be another session.
+            catalog::load_library(&mut self.conn)?.map_or(Ok(()), Err)?;
+        }
         Ok(())
     }
 
@@ -143,6 +149,10 @@ impl Lane {
     /// Moves sequences past the keys of the open transaction. A sequence whose farthest key no index
     /// finds is moved at the end of the load. Only other connections see rows that nodes have.
     fn pass_keys(&mut self) -> Result<(), Error> {
+        if !self.held {
+            // Without rows, the lane could wait for DDL that waits for lanes with rows.
+            return Ok(());
+        }
         let (Some(pieces), None) = (&mut self.pieces, &self.nodes) else { return Ok(()) };
         let found = match pieces.sequences.take() {
             Some(found) => found,

@@ -432,7 +432,7 @@ pub(super) fn reject_of(
     reject.offset += item.start as u64;
     let bytes = &chunk.bytes[item.start..item.end];
     reject.length = bytes.len() as u64;
-    reject.lines = lines_of(bytes, layout, chunk.line_end(layout));
+    reject.lines = lines_of_record(bytes, layout, chunk.line_end(layout));
     reject
 }
 
@@ -452,14 +452,19 @@ fn reject(names: &[String], chunk: &Chunk, before: Counts, why: AttemptRefused) 
     }
 }
 
-/// The number of lines of a record; a tuple has one.
-fn lines_of(bytes: &[u8], layout: &Layout, eol: Eol) -> u64 {
+/// The number of lines of a record, as COPY counts them: if lines end with CR LF, it counts the CRs
+/// within quotes. A tuple has one line.
+fn lines_of_record(bytes: &[u8], layout: &Layout, eol: Eol) -> u64 {
     if matches!(layout, Layout::Tuples(_)) {
         return 1;
     }
-    let end = if eol == Eol::Cr { b'\r' } else { b'\n' };
-    let ends = memchr::memchr_iter(end, bytes).count() as u64;
-    ends + u64::from(bytes.last() != Some(&end))
+    let (counted, end): (u8, &[u8]) = match eol {
+        Eol::Cr => (b'\r', b"\r"),
+        Eol::CrNl => (b'\r', b"\r\n"),
+        Eol::Nl | Eol::Unknown => (b'\n', b"\n"),
+    };
+    let ends = memchr::memchr_iter(counted, bytes).count() as u64;
+    ends + u64::from(!bytes.ends_with(end))
 }
 
 fn too_long_for_insert() -> Error {
