@@ -320,10 +320,11 @@ for_each_pair(IndexWriter *load, DuplicatePairs *pairs, PairWork work)
  * Deletes all losing rows. A pair has two adjacent rows with equal keys: of
  * several rows with the same key all but one lose, each of them once.
  *
- * Those that duplicates_to wants are all stored before the first one is
- * deleted. Each row that is stored is a command of its own, and until the
- * transaction ends, the server remembers each pair of a command that inserted
- * rows and one that deleted some. So one command deletes all of them.
+ * With duplicates_to, all of them are stored there before the first one is
+ * deleted. Each row is stored by a separate command. If rows were deleted
+ * between these, each deletion would have another command ID, and for each
+ * pair of IDs (of the insertion and of the deletion) the server keeps an entry
+ * until the transaction ends.
  */
 static void
 lose_all(IndexWriter *load, DuplicatePairs *pairs)

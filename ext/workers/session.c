@@ -18,14 +18,14 @@
  *    new xids          for the worker, a subtransaction that the leader begins
  *                      later is another transaction in progress: what it
  *                      writes is not visible, and what it deletes still is
- *    combo CIDs        the worker has those of the start. A row that the
- *                      transaction has written gets a new one if the leader
- *                      changes it again. Where the worker reads such a row of
- *                      a catalog, it would look beyond its own array. So no
- *                      code of a user runs in the leader while such workers
- *                      live: runs_code() in parallel_safety.c, and
- *                      dismiss_readers() in pipeline.c for a partition that
- *                      another session changes meanwhile
+ *    combo CIDs        the worker has a copy from the moment it joins. If the
+ *                      leader then changes a row that its transaction has
+ *                      written before, the row gets a new combo CID. A worker
+ *                      that reads such a row of a catalog would look beyond
+ *                      its own array. So while workers are in the session,
+ *                      the leader runs no code of a user: see runs_code() in
+ *                      parallel_safety.c, and dismiss_readers() in pipeline.c
+ *                      for a partition that another session changes meanwhile
  *    locks             the worker joins the leader's lock group before it
  *                      takes any lock, so it never waits for the leader
  *    tables            the functions that are called are parallel safe, not

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::infer::{Guess, Inference};
-use crate::input::{can_be_read_again, Reader};
+use crate::input::{can_be_read_again, HeldStart, Reader};
 use crate::mapping::NOT_UTF8;
 use crate::naming::numbered;
 use crate::options::{Create, Header, Options, TargetOptions};
@@ -54,8 +54,7 @@ impl Causes {
     /// Checks the records at the start of the first file, including its header.
     pub(crate) fn find(reader: &Reader, options: &Options) -> Causes {
         let Some(dialect) = options.input.dialect() else { return Causes::default() };
-        let sample = reader.sample();
-        let (sample, ended) = (sample.bytes, sample.ended);
+        let HeldStart { bytes: sample, ended, .. } = reader.sample();
         let header = reader.header().map_or(&[][..], |header| &header.bytes);
         let bytes = &[header, &sample].concat();
         let own = fields(bytes, ended, &dialect);

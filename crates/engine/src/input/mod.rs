@@ -19,5 +19,5 @@ pub use file::HeaderLine;
 pub use known::{changed, compare, outside, Compared, KnownPiece, CORRECTION};
 pub use locate::{can_be_read_again, locate};
 pub use peek::{peek, Peek};
-pub use reader::{PassedLines, Reader};
+pub use reader::{HeldStart, PassedLines, Reader};
 pub use records::{lines_of_first, Found, Layout};

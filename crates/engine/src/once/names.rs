@@ -57,8 +57,8 @@ pub(super) fn put_files(
         ),
         &[Some(&rows), Some(&load), Some(&oid), Some(fingerprint)],
     )?;
-    if earlier.is_some() {
-        keep_names(conn, earlier.as_deref(), &oid)?;
+    if let Some(earlier) = earlier {
+        keep_names(conn, &earlier, &oid)?;
     }
     let found = conn.query(
         &format!(
@@ -97,7 +97,7 @@ fn take_names(conn: &mut Conn, files: &str, target: &str) -> Result<Option<Strin
 
 /// Adds the names that contents had before as other names of them. A file of such a name must not be
 /// taken for a new one, whatever it holds later.
-fn keep_names(conn: &mut Conn, earlier: Option<&str>, target: &str) -> Result<(), Error> {
+fn keep_names(conn: &mut Conn, earlier: &str, target: &str) -> Result<(), Error> {
     conn.query(
         "INSERT INTO pgsluice_loads.sources (target, name, size, modified, head, tail, options, \
            state, load, same_as, completed) \
@@ -105,7 +105,7 @@ fn keep_names(conn: &mut Conn, earlier: Option<&str>, target: &str) -> Result<()
          FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS e(number bigint, name text, size bigint, \
            modified bigint, head bytea, tail bytea, options jsonb, state text, load bigint, \
            completed timestamptz)",
-        &[earlier, Some(target)],
+        &[Some(earlier), Some(target)],
     )
     .map(drop)
 }

@@ -235,6 +235,8 @@ impl RejectFile {
         self.sync()?;
         let (kept, replaced) = (self.kept(), self.existing == Existing::Replace);
         self.take_next_name();
+        // Nothing is in the new pair yet.
+        (self.held, self.open, self.cut_off) = (false, false, false);
         if let Some(owned) = &mut self.owned {
             owned.ended.push(kept);
             owned.amount = Amount::default();
@@ -243,21 +245,17 @@ impl RejectFile {
                 return Err(io::ErrorKind::AlreadyExists.into());
             }
             self.records.cut()?;
-            self.side.cut()?;
-            (self.held, self.open, self.cut_off) = (false, false, false);
-            return Ok(());
+            return self.side.cut();
         }
-        let mut held;
         loop {
+            let held;
             (self.records, self.side, [held, _]) = pair(&self.path, self.existing)?;
             if !held {
-                break;
+                return self.begin();
             }
             // The records of an earlier load may leave a quote open there.
             self.take_next_name();
         }
-        (self.held, self.open, self.cut_off) = (false, false, false);
-        self.begin()
     }
 
     /// Sets the name of the next pair of files. Do this before they are opened: an error names them.

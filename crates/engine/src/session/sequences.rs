@@ -134,7 +134,7 @@ pub(crate) fn by_speed(
 }
 
 /// Finds the sequences of all columns of a table that its keys have passed, or may have passed. It
-/// moves none: which columns had keys of their own, only the load knew. Call this in a transaction.
+/// moves none, because only the load knew which columns the file supplied. Call this in a transaction.
 ///
 /// # Errors
 ///

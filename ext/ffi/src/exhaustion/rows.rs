@@ -171,38 +171,47 @@ fn plan(gate: &mut Gate, case: &IndexCase, element_align: u8, form: Form) -> *mu
 /// to read.
 type Formed = Vec<(Vec<u8>, Vec<(u32, Vec<u8>)>)>;
 
+/// How many rows and asks a slice has room for.
+const ROOM: usize = 64;
+
+/// A slice of the last data, before any of it is formed. `rows` must have that room.
+fn slice_of(data: &[u8], arena: &mut [u64], rows: &mut Vec<Row>, asks: &mut [AskDef]) -> Slice {
+    Slice {
+        input: data.as_ptr(),
+        input_len: data.len(),
+        arena: arena.as_mut_ptr().cast(),
+        arena_len: std::mem::size_of_val(arena),
+        arena_used: 0,
+        rows: rows.as_mut_ptr(),
+        rows_len: ROOM,
+        asks: asks.as_mut_ptr(),
+        asks_len: asks.len(),
+        rows_used: 0,
+        consumed: 0,
+        lines: 0,
+        eol: 0,
+        last: true,
+        pack: false,
+        page_longest: 2000,
+        page_reserve: 0,
+        page_limit: 0,
+        pages: 0,
+        paged: 0,
+    }
+}
+
 /// Forms all of the data. A record that the server has to read is skipped, up to its line's or the
 /// data's end.
 fn form(gate: &mut Gate, plan: *mut FormPlan, data: &[u8], pack: bool) -> Result<Formed, Refused> {
     const ARENA: usize = 64 << 10;
     let mut formed = Vec::new();
     let mut arena = vec![0u64; ARENA / 8];
-    let mut rows: Vec<Row> = Vec::with_capacity(64);
-    let mut asks: Vec<AskDef> = vec![AskDef::default(); 64];
+    let mut rows: Vec<Row> = Vec::with_capacity(ROOM);
+    let mut asks: Vec<AskDef> = vec![AskDef::default(); ROOM];
     let (mut at, mut eol) = (0, 0);
     while at < data.len() {
-        let mut slice = Slice {
-            input: data[at..].as_ptr(),
-            input_len: data.len() - at,
-            arena: arena.as_mut_ptr().cast(),
-            arena_len: ARENA,
-            arena_used: 0,
-            rows: rows.as_mut_ptr(),
-            rows_len: 64,
-            asks: asks.as_mut_ptr(),
-            asks_len: 64,
-            rows_used: 0,
-            consumed: 0,
-            lines: 0,
-            eol,
-            last: true,
-            pack,
-            page_longest: 2000,
-            page_reserve: 0,
-            page_limit: 0,
-            pages: 0,
-            paged: 0,
-        };
+        let bare = slice_of(&data[at..], &mut arena, &mut rows, &mut asks);
+        let mut slice = Slice { eol, pack, ..bare };
         // SAFETY: the plan is live, and the slice's pointers are valid for the lengths beside them.
         let status = gate.call(|| unsafe { pgsluice_form(plan, &mut slice) });
         match status {
@@ -302,30 +311,10 @@ fn records_that_are_left_are_scanned_as_at_first() {
     let text = case(25, 0, -1, -1, 4, &[]);
     let plan = plan(&mut gate, &text, 0, Form::Csv);
     let mut arena = vec![0u64; ARENA / 8];
-    let mut rows: Vec<Row> = Vec::with_capacity(64);
-    let mut asks: Vec<AskDef> = vec![AskDef::default(); 64];
-    let mut slice = Slice {
-        input: data.as_ptr(),
-        input_len: data.len(),
-        arena: arena.as_mut_ptr().cast(),
-        arena_len: ARENA,
-        arena_used: 0,
-        rows: rows.as_mut_ptr(),
-        rows_len: 64,
-        asks: asks.as_mut_ptr(),
-        asks_len: 64,
-        rows_used: 0,
-        consumed: 0,
-        lines: 0,
-        eol: 0,
-        last: false,
-        pack: true,
-        page_longest: 2000,
-        page_reserve: 0,
-        page_limit: 1,
-        pages: 0,
-        paged: 0,
-    };
+    let mut rows: Vec<Row> = Vec::with_capacity(ROOM);
+    let mut asks: Vec<AskDef> = vec![AskDef::default(); ROOM];
+    let bare = slice_of(data, &mut arena, &mut rows, &mut asks);
+    let mut slice = Slice { last: false, pack: true, page_limit: 1, ..bare };
     // SAFETY: the plan is live, and the slice's pointers are valid for the lengths beside them.
     let status = gate.call(|| unsafe { pgsluice_form(plan, &mut slice) });
     assert_eq!((status, slice.rows_used, slice.consumed), (Status::More, 0, 0));
