@@ -96,6 +96,8 @@ impl World {
         Command::new(env!("CARGO_BIN_EXE_pgsluice"))
             .args(arguments)
             .args(["--to", &self.server.url("postgres")])
+            // A reject file lies in the working folder if no other is named.
+            .current_dir(self.path(""))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
