@@ -145,6 +145,7 @@ struct SluiceLoad
 	struct PartitionTupleRouting *proute;	/* of a partitioned table */
 	bool		by_partition;	/* each partition's rows are inserted when it has enough of them */
 	TupleTableSlot *root_slot;
+	ResultRelInfo *leaf;		/* of the last row that was routed */
 	struct HTAB *judged_leaves; /* leaves whose own expressions have been examined */
 	struct SluiceLeafPool *leaf_pool;	/* pages for its partitions; NULL: they use batches only */
 	CommandId	cid;

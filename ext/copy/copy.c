@@ -156,6 +156,22 @@ run_small(SluiceLoad *load)
 	sluice_index_uses_small(load->cstate->rel, load->processed);
 }
 
+/*
+ * Whether there is data after the header. If there is an error in its place,
+ * raises that.
+ */
+static bool
+has_data(SluiceLoad *load)
+{
+	SluiceSource *src = &load->source;
+
+	/* An error while reading names the line that is about to be read. */
+	load->cstate->cur_lineno = load->lines + 1;
+	if (src->start == src->end && !src->ended && !sluice_fill(load) && !src->eof)
+		sluice_source_refuse(src);
+	return src->start < src->end;
+}
+
 /* What precedes the core's first row. False: there is no more data. */
 static bool
 begin(SluiceLoad *load)
@@ -166,9 +182,12 @@ begin(SluiceLoad *load)
 
 	if (load->rejects)
 	{
-		sluice_make_row_plan(load);
 		if (header)
 			sluice_rejects_read_header(load);
+		/* The plan needs the values of defaults, which stock COPY evaluates only if there is a row. */
+		if (!has_data(load))
+			return false;
+		sluice_make_row_plan(load);
 		return true;
 	}
 	/* An error while reading names the line that is about to be read. */

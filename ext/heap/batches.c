@@ -293,13 +293,17 @@ close_batch(SluiceBatch *batch)
 	sluice_batch_close(batch);
 	pfree(batch);
 }
+
 /*
- * Inserts the rows of all batches, in the order in which the batches were
- * opened, and closes the oldest ones beyond MAX_BATCHES.
+ * Inserts the rows of all batches, in the order of the list, and closes the
+ * oldest ones beyond MAX_BATCHES. The leaf of the current row keeps its batch,
+ * which becomes the last one of the list instead. So later rows go in in stock
+ * COPY's order.
  */
 static void
 flush_batches(SluiceLoad *load)
 {
+	SluiceBatch *current = NULL;
 	ListCell   *lc;
 	int			open = 0;
 
@@ -316,14 +320,23 @@ flush_batches(SluiceLoad *load)
 	/* Batches whose rows wait in pages stay open in addition. */
 	foreach(lc, load->batches)
 	{
+		SluiceBatch *batch = lfirst(lc);
+
 		if (open <= MAX_BATCHES)
 			break;
-		if (((SluiceBatch *) lfirst(lc))->leaf.used > 0)
+		if (batch->leaf.used > 0)
 			continue;
-		close_batch(lfirst(lc));
 		load->batches = foreach_delete_current(load->batches, lc);
+		if (batch->rri == load->leaf)
+		{
+			current = batch;
+			continue;
+		}
+		close_batch(batch);
 		open--;
 	}
+	if (current)
+		load->batches = lappend(load->batches, current);
 }
 
 /*
@@ -415,6 +428,7 @@ sluice_route(SluiceLoad *load, TupleTableSlot **slot)
 	TupleConversionMap *map;
 	TupleTableSlot *leaf;
 
+	load->leaf = rri;
 	if (batch == NULL)
 	{
 		if (takes_single_rows(load, rri))

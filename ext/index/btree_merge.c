@@ -364,14 +364,14 @@ place_alone(Merge *merge, Page page, int i, OffsetNumber at)
 	if (!merge->equal)
 		return at;
 	if (sluice_btree_rival_on_leaf(merge->build->heap, merge->index, full_key(merge), merge->leaf, at, own,
-								   merge->rival))
+								   true, merge->rival))
 	{
 		merge->rival->found = i == 0;
 		return InvalidOffsetNumber;
 	}
 	/*
 	 * All rows with this key are dead. The entry goes between their items, in
-	 * the order of heap TIDs.
+	 * the order of heap TIDs. Items may be marked dead now, but have not moved.
 	 */
 	merge->key->scantid = own;
 	merge->equal = false;

@@ -18,6 +18,11 @@
  * only reads, for a load that will be rejected, and may lock one leaf after
  * another.
  *
+ * DEAD ROWS.  If no transaction can see the rows of an item any more, a merge
+ * marks the item dead, as _bt_check_unique() does. When the leaf is full, the
+ * access method removes these items before it splits the leaf. So a leaf does
+ * not grow if the keys of deleted rows are loaded again.
+ *
  * SERIALIZABLE.  Before a key is rejected, the leaf is checked for conflicts,
  * as _bt_check_unique() does. If there is one, the user should see a
  * serialization failure instead.
@@ -51,16 +56,19 @@ sluice_btree_may_have_rival(Relation index, IndexTuple tuple)
 	return true;
 }
 
-/* Whether the row with this TID is a rival. */
+/*
+ * Whether the row with this TID is a rival. If not, `dead` tells whether no
+ * transaction can see it any more.
+ */
 static bool
-is_rival(Relation heap, ItemPointerData tid, SluiceRival *rival)
+is_rival(Relation heap, ItemPointerData tid, SluiceRival *rival, bool *dead)
 {
 	ItemPointerData found = tid;	/* may move along the row's HOT chain */
 	SnapshotData dirty;
-	bool		all_dead = false;
 
+	*dead = false;
 	InitDirtySnapshot(dirty);
-	if (!table_index_fetch_tuple_check(heap, &found, &dirty, &all_dead))
+	if (!table_index_fetch_tuple_check(heap, &found, &dirty, dead))
 		return false;
 	rival->tid = tid;
 	rival->wait = TransactionIdIsValid(dirty.xmin) ? dirty.xmin : dirty.xmax;
@@ -69,12 +77,26 @@ is_rival(Relation heap, ItemPointerData tid, SluiceRival *rival)
 }
 
 /*
+ * Marks an item dead. This is a hint, which is not logged as a change. The
+ * leaf must be locked exclusively: PostgreSQL 19 allows it under no weaker
+ * lock without asking first.
+ */
+static void
+mark_dead(Buffer leaf, ItemId item)
+{
+	ItemIdMarkDead(item);
+	BTPageGetOpaque(BufferGetPage(leaf))->btpo_flags |= BTP_HAS_GARBAGE;
+	MarkBufferDirtyHint(leaf, true);
+}
+
+/*
  * Looks for a rival among the items of a leaf that have the key, from `at` on.
- * Skips the entry's own row.
+ * Skips the entry's own row. With `marks` the leaf is locked exclusively, and
+ * items of dead rows are marked.
  */
 bool
 sluice_btree_rival_on_leaf(Relation heap, Relation index, BTScanInsert key, Buffer leaf,
-						   OffsetNumber at, ItemPointer own, SluiceRival *rival)
+						   OffsetNumber at, ItemPointer own, bool marks, SluiceRival *rival)
 {
 	Page		page = BufferGetPage(leaf);
 	OffsetNumber last = PageGetMaxOffsetNumber(page);
@@ -86,6 +108,7 @@ sluice_btree_rival_on_leaf(Relation heap, Relation index, BTScanInsert key, Buff
 		IndexTuple	tuple = (IndexTuple) PageGetItem(page, item);
 		ItemPointer tids = &tuple->t_tid;
 		int			count = 1;
+		bool		all_dead = true;
 
 		if (ItemIdIsDead(item))
 			continue;
@@ -96,12 +119,19 @@ sluice_btree_rival_on_leaf(Relation heap, Relation index, BTScanInsert key, Buff
 		}
 		for (int i = 0; i < count; i++)
 		{
-			if ((own && ItemPointerEquals(own, &tids[i])) || !is_rival(heap, tids[i], rival))
+			bool		dead = false;
+
+			if ((own && ItemPointerEquals(own, &tids[i])) || !is_rival(heap, tids[i], rival, &dead))
+			{
+				all_dead &= dead;
 				continue;
+			}
 			if (!TransactionIdIsValid(rival->wait))
 				CheckForSerializableConflictIn(index, NULL, BufferGetBlockNumber(leaf));
 			return true;
 		}
+		if (marks && all_dead)
+			mark_dead(leaf, item);
 	}
 	return false;
 }
@@ -163,7 +193,7 @@ has_rival(Relation heap, Relation index, IndexTuple tuple, SluiceRival *rival)
 	{
 		OffsetNumber at = first_not_below(index, key, BufferGetPage(leaf));
 
-		found = sluice_btree_rival_on_leaf(heap, index, key, leaf, at, &tuple->t_tid, rival);
+		found = sluice_btree_rival_on_leaf(heap, index, key, leaf, at, &tuple->t_tid, false, rival);
 		if (found)
 		{
 			_bt_relbuf(index, leaf);
@@ -175,16 +205,17 @@ has_rival(Relation heap, Relation index, IndexTuple tuple, SluiceRival *rival)
 }
 
 /*
- * Waits for the end of the transaction that decides about a rival. No page may
- * be locked.
+ * Waits for the end of the transaction that decides about the rival of a new
+ * row. The error of a wait that fails names that new row, which is in `own`. No
+ * page may be locked.
  */
 void
-sluice_btree_wait(Relation index, SluiceRival *rival)
+sluice_btree_wait(Relation index, const SluiceRival *rival, ItemPointer own)
 {
 	if (rival->speculative)
 		SpeculativeInsertionWait(rival->wait, rival->speculative);
 	else
-		XactLockTableWait(rival->wait, index, &rival->tid, XLTW_InsertIndex);
+		XactLockTableWait(rival->wait, index, own, XLTW_InsertIndex);
 }
 
 /*
@@ -205,7 +236,7 @@ sluice_btree_look(Relation heap, Relation index, IndexTuple tuple, bool at_once,
 		if (at_once)
 			return false;
 		CHECK_FOR_INTERRUPTS();
-		sluice_btree_wait(index, rival);
+		sluice_btree_wait(index, rival, &tuple->t_tid);
 	}
 	return false;
 }

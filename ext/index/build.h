@@ -122,7 +122,7 @@ struct IndexWriter
 	struct ForeignKeys *foreign_keys;	/* checks each value once; NULL: each row is checked */
 	List	   *deferred;		/* indexes to be built at the end */
 	List	   *late;			/* indexes that get their entries at the end */
-	List	   *reopened;		/* the same two, once they are complete: they stay open until the writer closes */
+	List	   *kept_open;		/* the same two as Relations, except while they are completed */
 	InsertedRows *batches;		/* in table order */
 	Size		line_bytes;		/* of lines that are not consecutive */
 	CountedRows counted;		/* the batch that was searched last */
@@ -432,8 +432,8 @@ extern void sluice_btree_log(const Buffer *buffers, int count);
 /* btree_unique.c */
 extern bool sluice_btree_may_have_rival(Relation index, IndexTuple tuple);
 extern bool sluice_btree_rival_on_leaf(Relation heap, Relation index, BTScanInsert key, Buffer leaf,
-									   OffsetNumber at, ItemPointer own, SluiceRival *rival);
-extern void sluice_btree_wait(Relation index, SluiceRival *rival);
+									   OffsetNumber at, ItemPointer own, bool marks, SluiceRival *rival);
+extern void sluice_btree_wait(Relation index, const SluiceRival *rival, ItemPointer own);
 extern bool sluice_btree_look(Relation heap, Relation index, IndexTuple tuple, bool at_once,
 							  SluiceRival *rival);
 

@@ -46,12 +46,12 @@
  * entries are inserted row after row, as stock COPY inserts them, until the
  * row is rejected in that way.
  *
- * Locks: an index that is left for the end loses the executor's
- * RowExclusiveLock. The build takes AccessExclusiveLock, as REINDEX does. If
- * something in the session still has the index open (a cursor), its file is
- * not replaced, and its entries are inserted one by one. Once all are
- * complete, they are open again until the COPY ends: a trigger that drops or
- * rebuilds one is refused, as during stock COPY.
+ * Locks: an index that is left for the end stays open, with the executor's
+ * RowExclusiveLock, until the COPY ends, except while it is completed. So a
+ * function or a trigger that drops or rebuilds it is refused, as during stock
+ * COPY. The build takes AccessExclusiveLock, as REINDEX does. If something
+ * else in the session has the index open then (a cursor), its file is not
+ * replaced, and its entries are inserted one by one.
  *
  * SERIALIZABLE transactions may have read a part of the index before. Their
  * predicate locks are moved to the whole table. The conflict check is made at
@@ -145,9 +145,8 @@ defer(IndexWriter *load)
 				if (load->merges)
 					sluice_index_take(index, SLUICE_INDEX_ROWS, "another index that checks waits");
 			}
-			/* ExecOpenIndices() has taken this lock. */
 			compat_index_cleanup(index, rri->ri_IndexRelationInfo[i]);
-			index_close(index, RowExclusiveLock);
+			load->kept_open = lappend(load->kept_open, index);
 			continue;
 		}
 		rri->ri_IndexRelationDescs[kept] = index;
@@ -783,6 +782,18 @@ finish_waiting(IndexWriter *load, int workers, int most)
 	end_progress(&copy);
 }
 
+/* Closes the indexes that wait. ExecOpenIndices() has taken the lock. */
+static void
+close_waiting(IndexWriter *load)
+{
+	ListCell   *lc;
+
+	foreach(lc, load->kept_open)
+		index_close(lfirst(lc), RowExclusiveLock);
+	list_free(load->kept_open);
+	load->kept_open = NIL;
+}
+
 /*
  * Opens these indexes again, with the executor's lock, for the triggers that
  * follow. sluice_index_close() closes them.
@@ -794,7 +805,7 @@ open_again(IndexWriter *load, List *indexes)
 	ListCell   *lc;
 
 	foreach(lc, indexes)
-		load->reopened = lappend(load->reopened, index_open(lfirst_oid(lc), RowExclusiveLock));
+		load->kept_open = lappend(load->kept_open, index_open(lfirst_oid(lc), RowExclusiveLock));
 	MemoryContextSwitchTo(old);
 }
 
@@ -813,8 +824,10 @@ sluice_index_finish_deferred(IndexWriter *load, int workers, int most)
 	 * the table.
 	 */
 	load->disturbed = GetCurrentCommandId(false) != load->cid;
-	if (load->deferred != NIL && load->used > 0)
-		finish_waiting(load, workers, most);
+	if (load->deferred == NIL || load->used == 0)
+		return;
+	close_waiting(load);
+	finish_waiting(load, workers, most);
 	open_again(load, load->deferred);
 	open_again(load, load->late);
 }

@@ -6,9 +6,9 @@
  * unique index wait, those of a batch of rows may go in as whole leaves when
  * the rows are inserted (index/unique_append.c).
  *
- * Entries wait only for B-trees over plain columns, and only if their rows are
- * so short that no entry can be too large. All others are inserted with the
- * row, in the order and with the errors of stock COPY. Entries of GIN and hash
+ * Entries wait only for B-trees over plain columns, and only if they cannot be
+ * too large. All others are inserted with the row, in the order and with the
+ * errors of stock COPY. Entries of GIN and hash
  * indexes are extracted with the row and may wait from then on:
  * other_methods.c. A waiting entry can be rejected for only one reason that is
  * about its row: the key of a unique index is there already. Then the row that
@@ -428,7 +428,7 @@ insert_together(SortedInsert *extend, Extended *extended, Batch *batch, int n)
 		 * rolled back.
 		 */
 		extend->cstate->cur_lineno = sluice_row_lines_find(extend->lines, &batch->tuples[n]->t_tid);
-		sluice_btree_wait(build->index, rival);
+		sluice_btree_wait(build->index, rival, &batch->tuples[n]->t_tid);
 		return 0;
 	}
 	/*
@@ -869,6 +869,51 @@ add_entry(SortedInsert *extend, Extended *extended, TupleTableSlot *slot)
 }
 
 /*
+ * Whether the row's entry may be too large for the index. A leaf has only few
+ * entries of half of that size, so none of these waits either. The size here is
+ * an upper bound: values are stored as they are, or shorter. A value that is
+ * out of line would have to be fetched.
+ */
+static bool
+entry_may_be_too_large(const SluiceIndexBuild *build, TupleTableSlot *slot)
+{
+	TupleDesc	desc = RelationGetDescr(build->index);
+	Size		size = MAXALIGN(sizeof(IndexTupleData) + sizeof(IndexAttributeBitMapData));
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		int			len = TupleDescAttr(desc, i)->attlen;
+		bool		isnull;
+		Datum		value = slot_getattr(slot, build->info->ii_IndexAttrNumbers[i], &isnull);
+
+		if (isnull)
+			continue;
+		if (len == -1 && VARATT_IS_EXTERNAL(DatumGetPointer(value)))
+			return true;
+		size += MAXALIGN(len == -1 ? VARSIZE_ANY(DatumGetPointer(value)) : (Size) len);
+	}
+	return size > COMPAT_BT_MAX_ITEM / 2;
+}
+
+/*
+ * Whether any index may reject the row because of its length. Only the entries
+ * of B-trees over plain columns have a known size.
+ */
+static bool
+may_be_too_large(const SortedInsert *extend, TupleTableSlot *slot)
+{
+	for (int i = 0; i < extend->all.ri_NumIndices; i++)
+	{
+		/* Its leaves have the entry. */
+		if (extend->append[i] && extend->done[i])
+			continue;
+		if (extend->waits[i] == NULL || entry_may_be_too_large(&extend->waits[i]->build, slot))
+			return true;
+	}
+	return false;
+}
+
+/*
  * The row has just been inserted into the table. Entries that can wait do so.
  * The table's list of indexes keeps those whose entries cannot wait: there,
  * each is inserted in its turn, as in stock COPY. Returns what the caller must
@@ -877,10 +922,12 @@ add_entry(SortedInsert *extend, Extended *extended, TupleTableSlot *slot)
 OtherMethods *
 sluice_sorted_insert_row(SortedInsert *extend, TupleTableSlot *slot)
 {
-	bool		too_long = ExecFetchSlotHeapTuple(slot, false, NULL)->t_len > extend->longest;
+	bool		long_row = ExecFetchSlotHeapTuple(slot, false, NULL)->t_len > extend->longest;
+	bool		too_large;
 
 	if (extend->count == 0)
 		return extend->others;
+	too_large = long_row && may_be_too_large(extend, slot);
 	for (int i = 0; i < extend->count; i++)
 	{
 		Extended   *extended = &extend->extended[i];
@@ -889,14 +936,15 @@ sluice_sorted_insert_row(SortedInsert *extend, TupleTableSlot *slot)
 		 * Insert before a row that may be rejected while a page is locked: see
 		 * first_refusal.c.
 		 */
-		if (extended->full || (too_long && extended->unique && extended->waiting))
+		if (extended->full || (too_large && extended->unique && extended->waiting))
 			insert_sorted(extend, extended);
 	}
 	for (int i = 0; i < extend->count; i++)
 	{
 		Extended   *extended = &extend->extended[i];
 
-		extended->by_itself = extended->takes && (too_long || !add_entry(extend, extended, slot));
+		extended->by_itself = extended->takes &&
+			((long_row && entry_may_be_too_large(&extended->build, slot)) || !add_entry(extend, extended, slot));
 	}
 	set_indexes(extend);
 	return extend->others;

@@ -319,7 +319,7 @@ sluice_index_close(IndexWriter *writer)
 {
 	ListCell   *lc;
 
-	foreach(lc, writer->reopened)
+	foreach(lc, writer->kept_open)
 		index_close(lfirst(lc), RowExclusiveLock);
 	if (writer->foreign_keys)
 		sluice_foreign_keys_close(writer->foreign_keys, true);

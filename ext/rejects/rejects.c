@@ -5,8 +5,7 @@
  * error, to the table that the statement names. All others are loaded as if it
  * had not been there. A record is rejected only for an error that is about its
  * data. An error of the server (no space, a lock timeout, a cancel, a missing
- * right) ends the statement as before: sluice_is_about_the_data() has the
- * list.
+ * right) ends the statement as before: is_about_the_record() has the list.
  *
  * TWO STAGES.  First the values that the core leaves to the server are read,
  * in subtransactions that write nothing and so take no transaction ID. A
@@ -254,6 +253,32 @@ run_attempt_work(void *arg)
 }
 
 /*
+ * Functions of the server that raise an error with the SQLSTATE of values that
+ * are too large, although it would come for any record. Only their names
+ * distinguish these errors. blame.rs of the loader has the same list.
+ */
+static const char *const limits_of_the_server[] = {
+	"GetNewTransactionId", "GetNewMultiXactId", /* before a wraparound */
+	"PushTransaction", "CommandCounterIncrement",	/* of one transaction */
+	"ReadBuffer_common", "ExtendBufferedRelShared", "ExtendBufferedRelLocal",	/* of one relation */
+	"mdextend", "mdzeroextend",
+};
+
+/* Whether the error that was just caught is caused by the record. */
+static bool
+is_about_the_record(const SluiceLoad *load, const ErrorData *error)
+{
+	bool		of_limit = error->sqlerrcode == ERRCODE_PROGRAM_LIMIT_EXCEEDED && error->funcname != NULL;
+
+	for (int i = 0; of_limit && i < (int) lengthof(limits_of_the_server); i++)
+	{
+		if (strcmp(error->funcname, limits_of_the_server[i]) == 0)
+			return false;
+	}
+	return sluice_is_about_the_data(error->sqlerrcode, load->cstate->cur_attname != NULL);
+}
+
+/*
  * Runs the attempt. Returns true if the rows are in. Otherwise nothing is in,
  * and attempt->error says why, until the next attempt. An error that is not
  * about the data is raised again.
@@ -277,8 +302,7 @@ run_attempt(SluiceLoad *load, SluiceAttempt *attempt)
 		MemoryContextReset(load->rejects->attempt);
 		return true;
 	}
-	if (work.inner.duplicates.keeping ||
-		!sluice_is_about_the_data(attempt->error->sqlerrcode, cstate->cur_attname != NULL))
+	if (work.inner.duplicates.keeping || !is_about_the_record(load, attempt->error))
 		ReThrowError(attempt->error);
 	name_column(load, attempt->error);
 	MemoryContextSwitchTo(old);
@@ -296,7 +320,7 @@ static void
 end_reading(SluiceLoad *load, ErrorData *error)
 {
 	load->record = NULL;
-	if (!sluice_is_about_the_data(error->sqlerrcode, load->cstate->cur_attname != NULL))
+	if (!is_about_the_record(load, error))
 		ReThrowError(error);
 	name_column(load, error);
 	renew_functions(load);
@@ -825,7 +849,8 @@ ask_server(SluiceLoad *load)
 		sluice_report.rows_by_server++;
 	}
 	load->lines += search.lines;
-	load->slice.eol = error || !work.tuple ? (uint8_t) search.eol : (uint8_t) load->cstate->eol_type;
+	if (!search.marker)
+		load->slice.eol = error || !work.tuple ? (uint8_t) search.eol : (uint8_t) load->cstate->eol_type;
 	if (error || work.tuple)
 		add_waiting(load, rows, at_once);
 	MemoryContextSwitchTo(old);
@@ -833,8 +858,8 @@ ask_server(SluiceLoad *load)
 }
 
 /*
- * Reads the header by itself, all lines of it. If it is not as it must be, the
- * statement ends.
+ * Reads the header by itself, all lines of it, before there is a plan. If it is
+ * not as it must be, the statement ends.
  */
 void
 sluice_rejects_read_header(SluiceLoad *load)
@@ -842,6 +867,7 @@ sluice_rejects_read_header(SluiceLoad *load)
 	SluiceRecordEnd search;
 	SluiceSource lent;
 
+	sluice_plan_quoting(load->cstate, &load->args.dialect);
 	take_record(load, &search, compat_header_lines(load->cstate) - 1, &lent);
 	(void) sluice_take_server_row(load, &lent);
 	load->lines = search.lines;

@@ -257,14 +257,9 @@ sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args, bool computes)
 	dialect->null_len = cstate->opts.null_print_len;
 	dialect->default_marker = (const uint8_t *) compat_default_marker(cstate, &default_len);
 	dialect->default_len = default_len;
-	dialect->csv = compat_is_csv(cstate);
 	dialect->dot_ends = compat_dot_line_ends();
 	dialect->delimiter = cstate->opts.delim[0];
-	if (dialect->csv)
-	{
-		dialect->quote = cstate->opts.quote[0];
-		dialect->escape = cstate->opts.escape[0];
-	}
+	sluice_plan_quoting(cstate, dialect);
 }
 
 /*

@@ -17,6 +17,24 @@
 #include "port/pg_bitutils.h"
 #include "port/pg_bswap.h"
 
+/* Whether a backslash escapes this byte of text. */
+static bool
+is_hidden(const char *data, size_t at)
+{
+	size_t		slashes = 0;
+
+	while (slashes < at && data[at - 1 - slashes] == '\\')
+		slashes++;
+	return slashes % 2 == 1;
+}
+
+/* Whether text ends in \. */
+static bool
+ends_in_marker(const char *data, size_t len)
+{
+	return len > 0 && data[len - 1] == '.' && is_hidden(data, len - 1);
+}
+
 /* Applies one character to the state of quoting (csv). */
 static void
 follow_quotes(SluiceRecordEnd *search, const SluiceDialect *dialect, uint8 c)
@@ -67,6 +85,12 @@ sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
 		}
 		if (search->in_quote)
 			continue;
+		/*
+		 * Up to 17, one byte ends a \. before it is known what a line end is, and
+		 * does not determine it. A LF after a CR is then the next line.
+		 */
+		search->marker = search->eol == EOL_UNKNOWN && (c == '\n' || c == '\r') && compat_dot_line_ends() &&
+			!dialect->csv && ends_in_marker(data, search->at - 1);
 		if (c == '\n' && (search->eol == EOL_UNKNOWN || search->eol == EOL_NL))
 		{
 			search->eol = EOL_NL;
@@ -77,7 +101,7 @@ sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
 		}
 		if (c == '\r' && search->eol != EOL_NL)
 		{
-			bool		crnl = has_next && data[search->at] == '\n';
+			bool		crnl = has_next && data[search->at] == '\n' && !search->marker;
 
 			if (crnl && search->eol != EOL_CR)
 			{
@@ -97,17 +121,6 @@ sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dialect,
 	if (last)
 		search->lines++;
 	return last;
-}
-
-/* Whether a backslash escapes this byte of text. */
-static bool
-is_hidden(const char *data, size_t at)
-{
-	size_t		slashes = 0;
-
-	while (slashes < at && data[at - 1 - slashes] == '\\')
-		slashes++;
-	return slashes % 2 == 1;
 }
 
 /*
@@ -157,8 +170,7 @@ sluice_marker_ends(const SluiceSource *src, const char *lines, size_t len, EolTy
 	if (eol == EOL_UNKNOWN && len > 0)
 		eol = lines[len - 1] == '\n' ? EOL_NL : EOL_CR;
 	end = line_end_length(lines, len, eol);
-	len -= end;
-	return end > 0 && len > 0 && lines[len - 1] == '.' && is_hidden(lines, len - 1);
+	return end > 0 && ends_in_marker(lines, len - end);
 }
 
 /*

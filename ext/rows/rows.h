@@ -36,6 +36,7 @@ typedef struct SluiceRecordEnd
 	uint32		more;			/* further records that belong to it, such as the lines of a header */
 	bool		in_quote;
 	bool		escaped;
+	bool		marker;			/* the line ends after a \., which says nothing of other line ends */
 	uint64		lines;			/* lines that end within the record, its own line end included */
 	EolType		eol;
 } SluiceRecordEnd;
@@ -47,6 +48,18 @@ extern bool sluice_record_end(SluiceRecordEnd *search, const SluiceDialect *dial
 extern size_t sluice_line_length(const SluiceDialect *dialect, const char *record, size_t len,
 								 EolType eol);
 extern size_t sluice_last_record_end(const char *data, size_t len, const SluicePlanArgs *args);
+
+/* The part of the dialect that decides where records end. The rest is known once there is a plan. */
+static inline void
+sluice_plan_quoting(CopyFromState cstate, SluiceDialect *dialect)
+{
+	dialect->csv = compat_is_csv(cstate);
+	if (dialect->csv)
+	{
+		dialect->quote = cstate->opts.quote[0];
+		dialect->escape = cstate->opts.escape[0];
+	}
+}
 
 /* plan.c */
 extern void sluice_plan_args(CopyFromState cstate, SluicePlanArgs *args, bool computes);

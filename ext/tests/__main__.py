@@ -46,7 +46,7 @@ VERSION = {
     "blocks", "build", "foreign_key_sessions", "foreign_keys", "index_build.Index", "index_build.Languages", "index_build.Visibility",
     "index_crash.Keyed", "index_crash.Several", "index_crash.Sorted", "index_gin.GinLogged", "index_hash.HashLogged",
     "index_leaves.Appended", "index_live.Live", "insert", "other_libraries", "rejects",
-    "routes", "security", "small", "statements", "workers",
+    "routes", "security", "small", "statements", "unique_rivals", "workers",
 }
 
 # Of the others, `make test` runs these on the newest major and the rest on the oldest: the two parts take about as long.

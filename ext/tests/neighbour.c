@@ -1,17 +1,22 @@
 /*
  * Another library's hooks, for the tests. It keeps a count of the statements that are under way
  * and expects to have seen each one, as pgaudit does. It forbids programs, as set_user does, and
- * COPY to a role that a setting names. Another setting lets it swallow CALL.
+ * COPY to a role that a setting names. Another setting lets it swallow CALL. Its SQL function
+ * raises errors that seem to be the server's.
  */
 #include "base/pgsluice.h"
 
 #include <dlfcn.h>
 
+#include "fmgr.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/memutils.h"
 
 PG_MODULE_MAGIC;
+PG_FUNCTION_INFO_V1(neighbour_fail);
 
 void		_PG_init(void);
 
@@ -74,6 +79,24 @@ neighbour_permissions(COMPAT_PERMISSIONS_HOOK_ARGS)
 		ereport(ERROR, (errmsg("the neighbour is asked about a statement that it has not seen")));
 	ereport(DEBUG1, (errmsg_internal("the neighbour is asked")));
 	return true;
+}
+
+/*
+ * Raises an error of SQLSTATE 54000 that seems to come from the function with
+ * this name. The name outlives the error, as the compiler's own would.
+ */
+Datum
+neighbour_fail(PG_FUNCTION_ARGS)
+{
+	char	   *name = MemoryContextStrdup(TopMemoryContext, text_to_cstring(PG_GETARG_TEXT_PP(0)));
+
+	if (errstart(ERROR, TEXTDOMAIN))
+	{
+		errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED);
+		errmsg("a limit is reached in %s", name);
+		errfinish(__FILE__, __LINE__, name);
+	}
+	PG_RETURN_NULL();
 }
 
 void

@@ -12,16 +12,17 @@ class Beside(OnCluster):
     """Other sessions change parents during a load."""
 
     def test_parents_are_held(self):
-        """After the COPY, no session can delete a parent or change its key before the transaction ends; its other columns can be updated."""
+        """After the COPY, no session can delete a parent, change a column of a unique index or lock it FOR UPDATE before the transaction ends; its other columns can be updated."""
         path = self.cluster.file("rows", data(modulo, 3000))
         self.sql(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t; {PARENTS} {TABLES[0]}")
         holder = Held(self.cluster)
         holder.run(f"SET pgsluice.copy = on; BEGIN; COPY t FROM '{path}' CSV")
-        for change in ("DELETE FROM p WHERE a = 99", "UPDATE p SET a = 1000 WHERE a = 0"):
+        for change in ("DELETE FROM p WHERE a = 99", "UPDATE p SET a = 1000 WHERE a = 0", "UPDATE p SET b = 'x' WHERE a = 3",
+                       "SELECT FROM p WHERE a = 4 FOR UPDATE"):
             with self.assertRaises(Refused) as refused:
                 self.sql(f"SET lock_timeout = 100; {change}")
             self.assertIn("55P03", str(refused.exception))
-        self.sql("SET lock_timeout = 100; UPDATE p SET c = 1 WHERE a = 5")
+        self.sql("SET lock_timeout = 100; SELECT FROM p WHERE a = 4 FOR NO KEY UPDATE; UPDATE p SET c = 1 WHERE a = 5")
         holder.end("COMMIT")
         with self.assertRaises(Refused) as refused:
             self.sql("DELETE FROM p WHERE a = 99")

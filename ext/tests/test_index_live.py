@@ -7,7 +7,7 @@ import unittest
 
 from . import cluster as clusters
 from .cluster import Held, OnCluster
-from .twins import LoadedTwice, check
+from .twins import LoadedTwice, check, refusal
 
 TABLE = (
     "DROP TABLE IF EXISTS t; CREATE TABLE t (a int PRIMARY KEY, b text, c numeric, d text, e int4range);"
@@ -298,6 +298,50 @@ class Merged(LoadedTwice):
         self.checked()
 
 
+class Crowded(LoadedTwice):
+    """An index whose memory holds the order of 256 values (Dictionary::grow): every 257th row of the load goes into it by itself, after the rows that wait."""
+
+    settings = ["pgsluice.live_index_memory = '100kB'"]
+    TABLE = ("SET client_min_messages = error; DROP TABLE IF EXISTS t; CREATE TABLE t (a int, n numeric); CREATE UNIQUE INDEX tn ON t (n); CREATE INDEX ta ON t (a);"
+             "INSERT INTO t SELECT -k, -k FROM generate_series(1, 500) k")
+
+    def load(self, path, setting):
+        """The COPY's error, or the answers by table scan and by the index after it."""
+        return self.left_by(setting, self.TABLE, f"{COPY.format(path)};")
+
+    def answers(self):
+        """The rows of the table, and a scan of the index."""
+        return self.sql("SELECT count(*), md5(string_agg(t::text, ',' ORDER BY a)) FROM t; SET enable_seqscan = off; SET enable_bitmapscan = off;"
+                        "SET enable_sort = off; SELECT md5(string_agg(n::text, ',')) FROM (SELECT n FROM t ORDER BY n) _")
+
+    @staticmethod
+    def rows(count=8000):
+        """Pairs of fields; the second ones are in no order."""
+        return [[n, f"{n * 7919 % 100003}.25"] for n in range(count)]
+
+    def test_one_row_of_many(self):
+        """All rows are in the index, those that had no room for their values as well."""
+        lines = [f"{a},{n}\n" for a, n in self.rows()]
+        self.same(lines)
+        check(self.cluster, "tn")
+        self.sql(self.TABLE)
+        said = json.loads(self.sql(f"SET pgsluice.copy = on; {COPY.format(self.cluster.home / 'input')}; SELECT indexes FROM pgsluice.last_copy"))
+        alone = {index["index"]: index["rows"].get("row", 0) for index in said}
+        self.assertGreater(alone["tn"], alone["ta"] + 20)
+        check(self.cluster, "tn")
+
+    def test_keys_that_are_there(self):
+        """If the row without room, or one beside it, has a key of the table, of an earlier row or of the row before it, the error and its line are stock COPY's."""
+        for line in range(20 * 257 - 1, 20 * 257 + 2):
+            for key in ("-7", self.rows()[100][1], self.rows()[line - 2][1]):
+                rows = self.rows()
+                rows[line - 1][1] = f"{key}0" if "." in key else key
+                rows[line + 1][1] = "-8"
+                said = self.same([f"{a},{n}\n" for a, n in rows])
+                self.assertIn("23505", said)
+                self.assertIn(f"COPY t, line {line}\n", f"{said}\n")
+
+
 def ascending(count, first=1):
     """CSV whose keys ascend."""
     return "".join(f"{n},x{n % 7},{n},\n" for n in range(first, first + count))
@@ -360,6 +404,24 @@ class Ways(OnCluster):
             few = self.taken(ascending(count, 300000), before, "ROLLBACK;" if before else "")
             self.assertEqual({(index["way"], index["because"]) for index in few.values()}, {("row", why)})
             self.assertEqual({str(index["rows"]) for index in few.values()}, {str({"row": count})})
+
+    def test_wide_rows(self):
+        """Entries of wide rows wait, if these are not wide themselves: an index of four columns is merged whatever else is in the rows, and errors are stock COPY's."""
+        self.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text COLLATE \"C\", c int, d int, pad text); CREATE UNIQUE INDEX t_bcda ON t (b, c, d, a); CREATE INDEX t_dc ON t (d, c)")
+        key = [("k" * (700 if n % 100 == 7 else 3)) + str(n * 7919 % 10007) for n in range(8000)]
+        lines = [f"{n},{key[n]},{n % 17},{n % 101},{'p' * (500 + n % 900 + (n % 10 == 0) * 3000)}\n" for n in range(8000)]
+        taken = self.taken("".join(lines), options=", workers 0")
+        for index in ("t_bcda", "t_dc"):
+            self.assertLess(taken[index]["rows"].get("row", 0), 2500, taken)
+            check(self.cluster, index)
+        for earlier, line in ((4001, 6001), (4007, 6101), (4010, 6101)):
+            path = self.cluster.file("input", "".join([*lines[:line - 1], lines[earlier], *lines[line - 1:], "x\n"]).encode())
+            errors = []
+            for setting in ("off", "on"):
+                self.sql("TRUNCATE t")
+                errors.append(refusal(self.cluster, f"SET pgsluice.copy = {setting}; {COPY.format(path)}"))
+            self.assertEqual(*errors)
+            self.assertIn(f"COPY t, line {line}", errors[0])
 
     def test_loads_and_tables_of_other_kinds(self):
         """What last_copy says of indexes for on_duplicate, partitions, stock COPY, a table without indexes, and a COPY that failed."""

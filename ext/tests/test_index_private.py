@@ -207,6 +207,16 @@ class Private(LoadedTwice):
             self.assertIn("55006", refusal, statement)
         self.assertEqual(self.built(), "tc|sorted")
 
+    def test_functions_that_change_an_index(self):
+        """A function that a CHECK calls in the middle of the rows, and that drops or rebuilds an index of the table, is refused with stock COPY's error, also if the index waits for the end."""
+        lines = [line.replace("word", "word" * 40) for line in rows(15000)]
+        for statement in ("DROP INDEX tb", "DROP INDEX th", "REINDEX INDEX t_pkey", "ALTER INDEX tc SET (fillfactor = 50)"):
+            refusal = self.same(lines, before=TABLE + f"CREATE FUNCTION change_it() RETURNS void LANGUAGE plpgsql AS $$ BEGIN {statement}; END $$;"
+                                "CREATE FUNCTION is_sure(x int) RETURNS bool LANGUAGE plpgsql IMMUTABLE AS"
+                                f" $$ BEGIN IF x = {lines[14000].split(',')[0]} THEN PERFORM change_it(); END IF; RETURN true; END $$;"
+                                "ALTER TABLE t ADD CHECK (is_sure(a));")
+            self.assertIn("55006", refusal, statement)
+
     def test_an_open_cursor(self):
         """An index that a cursor reads is not rebuilt; rows are stock COPY's."""
         self.same(

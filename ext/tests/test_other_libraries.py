@@ -168,6 +168,20 @@ class Neighbour(unittest.TestCase):
         server.sql("SET pgsluice.copy = on; DROP EXTENSION pgsluice CASCADE; COPY t FROM STDIN WITH (pgsluice 'require')", b"1\tx\n")
         self.assertEqual(server.sql("SELECT count(*) FROM t"), "4001")
 
+    def test_limits_of_the_server(self):
+        """With rejects_to, an error of SQLSTATE 54000 that any record would cause (no transaction IDs are left) ends the statement; any other rejects the record."""
+        server = self.server("pgsluice, neighbour", "")
+        server.sql("CREATE FUNCTION fail(text) RETURNS bool LANGUAGE c IMMUTABLE STRICT AS 'neighbour', 'neighbour_fail';"
+                   "CREATE TABLE c (a int, b text CHECK (fail(b)))")
+        copy = "SET client_min_messages = error; COPY c FROM STDIN WITH (FORMAT csv, rejects_to 'bad')"
+        for function in ("GetNewTransactionId", "GetNewMultiXactId", "mdextend"):
+            with self.assertRaises(Refused) as refused:
+                server.sql(copy, f"1,\n2,{function}\n3,\n".encode())
+            self.assertIn(f"54000: a limit is reached in {function}", str(refused.exception))
+            self.assertEqual(server.sql("SELECT count(*) FROM c; SELECT count(*) FROM bad"), "0\n0")
+        server.sql(copy, b"1,\n2,index_form_tuple\n3,\n")
+        self.assertEqual(server.sql("SELECT a FROM c ORDER BY a; SELECT sqlstate, record FROM bad"), "1\n3\n54000|2,index_form_tuple")
+
 
 if __name__ == "__main__":
     unittest.main()

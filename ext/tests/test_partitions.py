@@ -87,18 +87,32 @@ class Partitions(LoadedTwice):
         self.same(lines, table=ranges, before="SAVEPOINT s;", after="ROLLBACK TO s;")
         self.checked()
 
+    def same_order(self, table, lines, on="t"):
+        """Asserts that AFTER ROW triggers on this table see the rows in stock COPY's order."""
+        trigger = ("CREATE TABLE IF NOT EXISTS log (n serial, a bigint); TRUNCATE log RESTART IDENTITY; CREATE OR REPLACE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS"
+                   f" 'BEGIN INSERT INTO log (a) VALUES (NEW.a); RETURN NULL; END'; CREATE TRIGGER note AFTER INSERT ON {on} FOR EACH ROW EXECUTE FUNCTION note();")
+        path = self.cluster.file("input", "".join(lines).encode())
+        orders = []
+        for setting in ("off", "on"):
+            self.sql(f"SET client_min_messages = error; {table} {trigger} SET pgsluice.copy = {setting}; {COPY.format(path, '').replace('COPY t ', 'COPY t (a, day, b) ')}")
+            orders.append(self.sql("SELECT string_agg(a::text, ',' ORDER BY n) FROM log"))
+        self.assertEqual(*orders)
+
     def test_triggers_run_in_the_order_of_stock(self):
         """AFTER ROW triggers of the table or of one partition see the rows in stock COPY's order."""
-        trigger = ("CREATE TABLE IF NOT EXISTS log (n serial, a bigint); TRUNCATE log RESTART IDENTITY; CREATE OR REPLACE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS"
-                   " 'BEGIN INSERT INTO log (a) VALUES (NEW.a); RETURN NULL; END'; CREATE TRIGGER note AFTER INSERT ON {} FOR EACH ROW EXECUTE FUNCTION note();")
-        path = self.cluster.file("input", "".join(row(n) for n in range(3000)).encode())
         # With a default that differs from row to row, stock COPY inserts row by row.
         for on, default in (("t", ""), ("t3", ""), ("t", "ALTER TABLE t ADD id uuid DEFAULT gen_random_uuid();")):
-            orders = []
-            for setting in ("off", "on"):
-                self.sql(f"SET client_min_messages = error; {TABLE} {default} {trigger.format(on)} SET pgsluice.copy = {setting}; {COPY.format(path, '').replace('COPY t ', 'COPY t (a, day, b) ')}")
-                orders.append(self.sql("SELECT string_agg(a::text, ',' ORDER BY n) FROM log"))
-            self.assertEqual(*orders)
+            self.same_order(TABLE + default, [row(n) for n in range(3000)], on)
+
+    def test_triggers_of_more_partitions_than_batches(self):
+        """With more partitions than batches, the partition of the row that completes a thousand keeps its batch, and AFTER ROW triggers see the rows in stock COPY's order."""
+        table = "DROP TABLE IF EXISTS t; CREATE TABLE t (a bigint, day int, b text) PARTITION BY LIST (day);" + "".join(
+            f"CREATE TABLE t{n} PARTITION OF t FOR VALUES IN ({n});" for n in range(40))
+        chance = random.Random(5)
+        days = [n % 40 for n in range(5000)]
+        # These are of the partition with the oldest batch, then of any.
+        days[999], days[1999:] = 0, [chance.randrange(40) for _ in days[1999:]]
+        self.same_order(table, [f"{n},{day},x\n" for n, day in enumerate(days)])
 
     def test_more_partitions_than_batches(self):
         """With more partitions than batches, these are closed and opened again, with the entries that wait: rows are stock COPY's, and indexes answer the same."""

@@ -117,6 +117,23 @@ class Rejects(OnCluster):
                 kept = (2 - bad, bad) if stdin else (3 - bad, bad + 1)
                 self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "{}\n{}".format(*kept))
 
+    @unittest.skipIf(MAJOR >= 18, "since 18 it is an error of its record")
+    def test_a_marker_in_the_first_line(self):
+        """In the first line of a file, CR alone ends a \\. after a record. The LF after it is the next line, as in stock COPY, and determines what a line end is."""
+        kept = "SELECT string_agg(a::text, ' ' ORDER BY ctid) FROM t; SELECT string_agg(concat_ws(' ', line, sqlstate, encode(convert_to(record, 'UTF8'), 'hex')), ', ' ORDER BY line) FROM bad"
+        cases = [(b"1\\.\r\n2\n", "1 2", "2 22P02"), (b"1\\.\r\n2\r\n", "1", "2 22P02 , 3 22P04 320d"), (b"1\\.\n2\r\n3\r\n", "1 2 3", ""),
+                 (b"x\\.\r\n2\n", "2", "1 22P02 785c2e, 2 22P02"), (b"x\\.\n2\r\n3\r\n", "2 3", "1 22P02 785c2e"), (b"1\\.\r2\r", "1 2", "")]
+        for data, good, bad in cases:
+            with self.subTest(data=data):
+                self.load(data, "FORMAT text", table="CREATE TABLE t (a int)")
+                self.assertEqual(self.cluster.sql(kept).split("\n"), [good, bad] if bad else [good])
+                self.load(data, "FORMAT text", table="CREATE TABLE t (a int)", stdin=True)
+                self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "1\n0" if data[:1] == b"1" else "0\n1")
+        self.load(b"one\\.\r\ntwo\n", "FORMAT text", table="CREATE TABLE t (a text)")
+        ours = self.cluster.sql("SELECT array_agg(a ORDER BY ctid) FROM t; TRUNCATE t")
+        self.cluster.sql(f"SET pgsluice.copy = off; COPY t FROM '{self.cluster.home / 'input'}'")
+        self.assertEqual(ours, self.cluster.sql("SELECT array_agg(a ORDER BY ctid) FROM t"))
+
     def test_a_marker_that_is_an_error(self):
         """In text format, \\. after a record does not end the data if stock COPY refuses it there: since 18, and before another line end than that of the data. The record is rejected, and those after it are loaded."""
         record = b"2\tC:\\temp\\."
@@ -150,6 +167,19 @@ class Rejects(OnCluster):
                 with self.subTest(head=head, form=form, stdin=stdin):
                     self.load(head + b"1,x,1,\n".replace(b",", b"," if form == "csv" else b"\t") * 3, f"FORMAT {form}, HEADER", stdin=stdin)
                     self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "0\n0")
+
+    def test_no_records(self):
+        """If there is no record, no default is evaluated: an empty file and a header alone are loaded, as by stock COPY."""
+        table = ("CREATE OR REPLACE FUNCTION fails() RETURNS int LANGUAGE plpgsql STABLE AS $$ BEGIN RAISE 'not now'; END $$;"
+                 "CREATE TABLE t (a int, b int DEFAULT fails())")
+        for data, options in ((b"", CSV), (b"a\n", CSV + ", HEADER"), (b"a\n", "FORMAT text, HEADER match"), (b"", CSV + ", ENCODING 'LATIN1'")):
+            for stdin in (False, True):
+                with self.subTest(options=options, stdin=stdin):
+                    self.load(data, options, table, target="t (a)", stdin=stdin)
+                    self.assertEqual(self.cluster.sql("SELECT count(*) FROM t; SELECT count(*) FROM bad"), "0\n0")
+        with self.assertRaises(Refused) as refused:
+            self.load(b"1\n", CSV, table, target="t (a)")
+        self.assertIn("not now", str(refused.exception))
 
     def test_a_line_end_that_is_data(self):
         """In text format, a line end after a backslash belongs to the record, even at the end of the data."""

@@ -159,6 +159,21 @@ impl<T> Fallible<T> for Vec<T> {
     }
 }
 
+/// Makes room for `more` items: by doubling, but for no more than `most` items in all if that is
+/// enough. So the memory that is reserved stays near a limit of what is used.
+///
+/// # Errors
+///
+/// No memory. The vector is unchanged.
+#[inline]
+pub fn reserve_up_to<T>(vector: &mut Vec<T>, more: usize, most: usize) -> Result<(), OutOfMemory> {
+    let len = vector.len();
+    if vector.capacity() - len < more {
+        vector.try_reserve_exact(len.max(64).min(most.saturating_sub(len)).max(more))?;
+    }
+    Ok(())
+}
+
 /// Appends an item to a queue.
 ///
 /// # Errors

@@ -8,7 +8,7 @@
 use super::shape::Attribute;
 use super::tuple::{self, Field};
 use super::BuildFailure;
-use crate::memory::Fallible;
+use crate::memory::{reserve_up_to, Fallible};
 
 /// Bytes that a value takes in addition to its own: its start, its rank, the value of a rank, and
 /// the memory that the server needs to sort it.
@@ -191,7 +191,8 @@ impl Dictionary {
             return Ok(None);
         }
         let id = self.starts.len() as u32;
-        self.images.try_reserve(more)?;
+        let most = self.limit.saturating_sub(self.size() - self.images.len());
+        reserve_up_to(&mut self.images, more, most)?;
         self.starts.try_reserve(1)?;
         self.starts.push_within((self.images.len() / 8) as u32);
         if self.attribute.len < 0 {

@@ -9,7 +9,7 @@ use super::shape::{IndexShape, MAX_TUPLE};
 use super::ties;
 use super::tuple::{self, Field, Tid};
 use super::BuildFailure;
-use crate::memory::Fallible;
+use crate::memory::{reserve_up_to, Fallible};
 use std::cmp::Ordering;
 
 const STORED: u64 = 1;
@@ -273,13 +273,14 @@ impl Collector {
     ) -> Result<Option<usize>, BuildFailure> {
         let at = self.arena.len();
         let count = shape.attributes().len();
+        let most = self.limit.saturating_sub(self.entries.len() * ENTRY);
         match tuple::short_ones(shape.attributes(), &field) {
             Some(size) => {
-                self.arena.try_reserve(tuple::maxalign(size))?;
+                reserve_up_to(&mut self.arena, tuple::maxalign(size), most)?;
                 tuple::form_short_ones(count, size, field, &mut self.arena);
             }
             None => {
-                self.arena.try_reserve(tuple::size_bound(shape, &field))?;
+                reserve_up_to(&mut self.arena, tuple::size_bound(shape, &field), most)?;
                 tuple::form(shape, count, field, &mut self.arena);
             }
         }

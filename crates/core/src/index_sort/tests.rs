@@ -1,7 +1,9 @@
-//! The build of an index returns its pages as they are finished, in any arrangement of its runs.
+//! The build of an index returns its pages as they are finished, in any arrangement of its runs,
+//! and keeps to its memory.
 
 use super::build::{IndexBuild, Step};
-use super::run::Added;
+use super::run::{Added, Collector, ENTRY};
+use super::shape::{Attribute, IndexShape, Order};
 use super::tuple::Field;
 use crate::testing::bigint_index;
 
@@ -55,4 +57,28 @@ fn pages_do_not_gather_while_runs_are_read() {
     driven.drive();
     assert!(!driven.file.is_empty() && driven.pages > 150, "{} pages", driven.pages);
     assert!(driven.most < 30, "{} of {} pages at once", driven.most, driven.pages);
+}
+
+/// Memory for tuples grows by doubling, but not far beyond the limit.
+#[test]
+fn reserved_memory_stays_near_the_limit() {
+    const LIMIT: usize = 1 << 20;
+    let text = Attribute {
+        len: -1,
+        align: 4,
+        by_value: false,
+        order: Order::Text,
+        descending: false,
+        nulls_first: false,
+        exact: true,
+    };
+    let shape = IndexShape::new(vec![text], 1).unwrap();
+    for width in (100..2400).step_by(100) {
+        let value = vec![b'x'; width];
+        let mut collector = Collector::new(LIMIT);
+        let mut add = || collector.add(&shape, 1, false, |_| Some(Field::Bytes(&value)));
+        while add().unwrap() != Added::Full {}
+        let reserved = collector.arena.capacity() + collector.entries.capacity() * ENTRY;
+        assert!(reserved < LIMIT / 5 * 7, "{reserved} bytes for values of {width} bytes");
+    }
 }
