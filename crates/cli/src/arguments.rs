@@ -13,17 +13,15 @@ use crate::sources::Named;
 use crate::target::target_options;
 use clap::{Args, ValueEnum};
 use pgsluice_core::scan::{self, StrayQuotes};
-use pgsluice_engine::options::{check_comment, Frame, MOST_FOOTER};
 use pgsluice_engine::options::{
     one_byte, DialectOptions, FileFormat, Header, InputOptions, Method, Options,
 };
 use pgsluice_engine::options::{ForeignKeys, Indexes, Route, Triggers};
+use pgsluice_engine::options::{Frame, MOST_FOOTER};
 use pgsluice_engine::sniff::other_content;
 use pgsluice_engine::Error;
-use pgsluice_engine::{FileSource, Source};
-use std::os::unix::fs::MetadataExt;
+use pgsluice_engine::FileSource;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// The format of the files
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -307,58 +305,16 @@ impl LoadArguments {
     /// They contradict each other, or a pattern matches no file.
     pub fn options(&self) -> Result<Options, Failure> {
         only_with_rejects(&self.errors)?;
-        only_of_csv(self.source.format, &self.target)?;
-        only_of_staged(&self.target)?;
-        lock_out(&self.target)?;
         let on_reject = self.errors.on_error == OnError::Reject;
         let source = detected(&self.source, on_reject, self.output.quiet)?;
-        self.fields.check(&source, &self.target)?;
         let input = input(&source)?;
-        let rejects = rejects(&self.errors, &input)?;
+        let rejects = rejects(&self.errors, &input);
         let mut target = target_options(&self.target, self.connection.target()?);
         target.columns = self.fields.columns();
         target.fields = self.fields.options(&source)?;
-        self.once.add_to(Options { input, target, rejects, once: None })
-    }
-}
-
-/// Allows these options only for CSV, as COPY does.
-fn only_of_csv(format: FormatName, a: &TargetArguments) -> Result<(), Failure> {
-    let given = [("--force-null", &a.force_null), ("--force-not-null", &a.force_not_null)];
-    match given.iter().find(|(_, names)| !names.is_empty()) {
-        Some((option, _)) if format != FormatName::Csv => {
-            Err(Error::usage(format!("{option} can be used only with --format csv")).into())
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Rejects options that lock other sessions out, if `--no-lock-out` is given.
-fn lock_out(a: &TargetArguments) -> Result<(), Failure> {
-    let needs = [
-        ("--truncate", a.truncate && a.method != Method::Lanes),
-        ("--indexes rebuild", a.indexes == Indexes::Rebuild),
-        ("--triggers off", a.triggers == Triggers::Off),
-        ("--foreign-keys revalidate", a.foreign_keys == ForeignKeys::Revalidate),
-        ("--method", a.method.exclusive()),
-    ];
-    match needs.iter().find(|(_, needs)| a.no_lock_out && *needs) {
-        Some((option, _)) => {
-            let method = if *option == "--method" { a.method.name() } else { "" };
-            let option = format!("{option} {method}");
-            let message = format!("--no-lock-out forbids {}: it locks the table", option.trim());
-            Err(Error::usage(message).into())
-        }
-        None => Ok(()),
-    }
-}
-
-fn only_of_staged(a: &TargetArguments) -> Result<(), Failure> {
-    match a.landing {
-        Some(_) if a.method != Method::Staged => {
-            Err(Error::usage("--landing can be used only with --method staged").into())
-        }
-        _ => Ok(()),
+        let options = Options { input, target, rejects, once: self.once.options() };
+        options.check()?;
+        Ok(options)
     }
 }
 
@@ -366,10 +322,10 @@ fn only_of_staged(a: &TargetArguments) -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// A usage error: options contradict each other, or a value is not valid for its option.
+/// A usage error: the format does not have an option, or a value is not valid for its option.
 pub fn input(a: &SourceArguments) -> Result<InputOptions, Failure> {
     let format = format(a)?;
-    let frame = frame(a, &format)?;
+    let frame = frame(a)?;
     let header = match a.header {
         None => Header::None,
         Some(HeaderUse::Names) => Header::Names,
@@ -406,7 +362,7 @@ fn format(a: &SourceArguments) -> Result<FileFormat, Failure> {
     Ok(match a.format {
         FormatName::Csv => FileFormat::Delimited(dialect.dialect(scan::Format::Csv)?),
         FormatName::Text => FileFormat::Delimited(dialect.dialect(scan::Format::Text)?),
-        FormatName::Binary => binary(a)?,
+        FormatName::Binary => binary(&dialect)?,
     })
 }
 
@@ -427,34 +383,21 @@ pub fn with_files(a: &SourceArguments) -> Result<SourceArguments, Failure> {
 }
 
 /// The lines that are not records.
-fn frame(a: &SourceArguments, format: &FileFormat) -> Result<Frame, Failure> {
+fn frame(a: &SourceArguments) -> Result<Frame, Error> {
     let comment = one_byte("comment", a.comment.as_deref())?;
-    if let (Some(comment), FileFormat::Delimited(dialect)) = (comment, format) {
-        check_comment(comment, dialect)?;
-        let begins = |text: &str| text.as_bytes().first() == Some(&comment);
-        let spelled = |null: &&String| null.split_once('=').is_some_and(|(_, text)| begins(text));
-        if let Some(null) = a.null.iter().find(spelled) {
-            return Err(Error::usage(format!("--comment begins a value by --null {null:?}")).into());
-        }
-    }
     let delimiter_named = a.delimiter.is_some();
     Ok(Frame { skip_lines: a.skip_lines, skip_footer: a.skip_footer, comment, delimiter_named })
 }
 
-/// The binary format, which describes itself: options of other formats are rejected.
-fn binary(a: &SourceArguments) -> Result<FileFormat, Failure> {
+/// The binary format, which has no dialect.
+fn binary(dialect: &DialectOptions) -> Result<FileFormat, Failure> {
     let given = [
-        ("--header", a.header.is_some()),
-        ("--delimiter", a.delimiter.is_some()),
-        ("--quote", a.quote.is_some()),
-        ("--escape", a.escape.is_some()),
-        ("--stray-quotes", a.stray_quotes.is_some()),
-        ("--null", !a.null.is_empty()),
-        ("--default", a.default.is_some()),
-        ("--encoding", a.encoding.is_some()),
-        ("--skip-lines", a.skip_lines > 0),
-        ("--skip-footer", a.skip_footer > 0),
-        ("--comment", a.comment.is_some()),
+        ("--delimiter", dialect.delimiter.is_some()),
+        ("--quote", dialect.quote.is_some()),
+        ("--escape", dialect.escape.is_some()),
+        ("--stray-quotes", dialect.stray_quotes.is_some()),
+        ("--null", dialect.null.is_some()),
+        ("--default", dialect.default.is_some()),
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => {
@@ -462,22 +405,4 @@ fn binary(a: &SourceArguments) -> Result<FileFormat, Failure> {
         }
         None => Ok(FileFormat::Binary),
     }
-}
-
-/// Checks that the output file is not one of the input files.
-///
-/// # Errors
-///
-/// It is one of them.
-pub fn spare(sources: &[Arc<dyn Source>], out: &Path) -> Result<(), Failure> {
-    let Ok(facts) = out.metadata() else { return Ok(()) };
-    let same = |source: &Arc<dyn Source>| {
-        let read = source.path().and_then(|path| path.metadata().ok());
-        read.is_some_and(|f| (f.dev(), f.ino()) == (facts.dev(), facts.ino()))
-    };
-    if facts.is_file() && sources.iter().any(same) {
-        let message = format!("{} is an input file and cannot be written to", out.display());
-        return Err(Error::usage(message).into());
-    }
-    Ok(())
 }

@@ -7,8 +7,8 @@
 pub type Tool = (&'static str, &'static [(&'static str, &'static str)]);
 
 const FILES: &str = "files are arguments without an option: pgsluice load FILE --table NAME";
-const FIRST_LINE: &str =
-    "--header=ignore passes over the first line; --header reads the column names in it";
+const FIRST_LINES: &str =
+    "--header=ignore passes over one line, --skip-lines N over N; --header reads column names";
 const ONE_TRANSACTION: &str =
     "leave it out: a load is one transaction unless its options say otherwise";
 const LANES: &str = "--method lanes --lanes N loads over N connections";
@@ -20,6 +20,8 @@ const NULL: &str = "--null TEXT, or --null COLUMN=TEXT for one column";
 const DATES: &str =
     "--date-style STYLE, or --expr \"COLUMN=to_date(?, 'DD.MM.YYYY')\" for other forms";
 const NUMBERS: &str = "--expr \"COLUMN=replace(replace(?, '.', ''), ',', '.')::numeric\"";
+const GROUPS: &str = "for 1,234.50: --expr \"COLUMN=replace(?, ',', '')::numeric\"; \
+    for 1.234,50: --expr \"COLUMN=replace(replace(?, '.', ''), ',', '.')::numeric\"";
 const TRIM: &str = "--expr \"COLUMN=btrim(?)\"";
 const LOG: &str =
     "messages go to standard error: 2>FILE, with --log-format text or --log-format json";
@@ -73,7 +75,7 @@ pub const TOOLS: &[Tool] = &[
             ("--disable-triggers", "--triggers off"),
             ("--jobs", LANES),
             ("-j", LANES),
-            ("--freeze", "leave it out: with --truncate or --create, rows are written frozen where the server allows it"),
+            ("--freeze", "leave it out: with --truncate or --create, rows are written frozen where the server allows it, unless its extension loads them"),
             ("--force-quote", "leave it out: it is an option of COPY TO"),
             ("--log-verbosity", VERBOSE),
             ("--analyze", "leave it out: the table is analyzed unless --no-analyze is given"),
@@ -99,7 +101,7 @@ pub const TOOLS: &[Tool] = &[
             ("--root-dir", "--reject-file FILE says where rejects go"),
             ("--list-encodings", "the encodings are the server's; its documentation lists them"),
             ("--no-ssl-cert-verification", SSL),
-            ("--skip-header", FIRST_LINE),
+            ("--skip-header", FIRST_LINES),
             ("--csv-header", "--header"),
             ("--fields-terminated-by", DELIMITER),
             ("--fields-enclosed-by", "--quote CHAR"),
@@ -122,7 +124,7 @@ pub const TOOLS: &[Tool] = &[
             ("--split", DELIMITER),
             ("--column-mapping", "--map NAME=COLUMN with --header, or --columns A,-,B,… by position"),
             ("--auto-column-mapping", "--header, which takes the columns from the first line"),
-            ("--header-line-count", FIRST_LINE),
+            ("--header-line-count", FIRST_LINES),
             ("--skip-batch-errors", BAD),
             ("--import-id", "--once records what is loaded by its content; for a stream, with --source-name NAME"),
             ("--workers", LANES),
@@ -151,7 +153,7 @@ pub const TOOLS: &[Tool] = &[
             ("--dateformat", DATES),
             ("--timestampformat", "--date-style STYLE, or --expr \"COLUMN=to_timestamp(?, 'DD.MM.YYYY HH24:MI')\""),
             ("--decimal-separator", NUMBERS),
-            ("--thousands", NUMBERS),
+            ("--thousands", GROUPS),
             ("--filename", "--set 'COLUMN={file}'"),
             ("--ignore-errors", BAD),
             ("--store-rejects", BAD),

@@ -23,6 +23,7 @@ mod progress;
 mod reference;
 mod sample_data;
 mod secret;
+mod signals;
 mod sources;
 mod summary;
 mod target;

@@ -1,8 +1,7 @@
 //! The arguments of a load that is recorded.
 
-use crate::failure::Failure;
 use clap::{Args, ValueEnum};
-use pgsluice_engine::options::{OnceOptions, Options, ShareOptions};
+use pgsluice_engine::options::{OnceOptions, ShareOptions};
 use std::time::Duration;
 
 /// What to do with a file that has grown since it was loaded
@@ -48,21 +47,14 @@ pub struct OnceArguments {
 }
 
 impl OnceArguments {
-    /// Adds the values of these arguments to the options.
-    ///
-    /// # Errors
-    ///
-    /// One of them cannot be combined with another option.
-    pub fn add_to(&self, mut options: Options) -> Result<Options, Failure> {
+    /// The options of the engine for these arguments.
+    pub fn options(&self) -> Option<OnceOptions> {
         let OnceArguments { once, commit_every, on_change, force_unlogged, share, lease, .. } =
             *self;
         let append = on_change == Some(OnChange::Append);
         let source_name = self.source_name.clone();
         let share = share.then(|| lease.map_or_else(ShareOptions::default, ShareOptions::new));
-        let all = OnceOptions { commit_every, append, force_unlogged, source_name, share };
-        options.once = once.then_some(all);
-        options.check_once()?;
-        Ok(options)
+        once.then_some(OnceOptions { commit_every, append, force_unlogged, source_name, share })
     }
 }
 

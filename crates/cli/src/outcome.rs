@@ -1,13 +1,11 @@
 //! The arguments on bad records and on reports.
 
-use crate::arguments::spare;
 use crate::failure::Failure;
 use crate::moment;
 use crate::output::LogFormat;
 use clap::{Args, ValueEnum};
 use pgsluice_engine::options::{Existing, Limit};
-use pgsluice_engine::options::{FileFormat, InputOptions, RejectOptions};
-use pgsluice_engine::side_path;
+use pgsluice_engine::options::{InputOptions, RejectOptions};
 use pgsluice_engine::Error;
 use std::path::{Path, PathBuf};
 
@@ -95,13 +93,9 @@ pub fn only_with_rejects(a: &ErrorArguments) -> Result<(), Failure> {
 }
 
 /// The options of the engine on rejects.
-///
-/// # Errors
-///
-/// The reject file is one of the input files, or binary rejects would be appended.
-pub fn rejects(a: &ErrorArguments, input: &InputOptions) -> Result<Option<RejectOptions>, Failure> {
+pub fn rejects(a: &ErrorArguments, input: &InputOptions) -> Option<RejectOptions> {
     if a.on_error == OnError::Stop {
-        return Ok(None);
+        return None;
     }
     let default = || {
         let first = input.sources.first().and_then(|source| source.path()?.file_name());
@@ -118,13 +112,6 @@ pub fn rejects(a: &ErrorArguments, input: &InputOptions) -> Result<Option<Reject
         Some(ExistingFile::Append) => Existing::Append,
         Some(ExistingFile::Replace) => Existing::Replace,
     };
-    if existing == Existing::Append && input.format == FileFormat::Binary {
-        return Err(Error::usage("rejects of --format binary cannot be appended to a file")
-            .with_hint("--reject-file with {time} or {id} in it makes a new file for each run")
-            .into());
-    }
-    spare(&input.sources, &file)?;
-    spare(&input.sources, &side_path(&file))?;
     let limit = a.reject_limit.unwrap_or_default();
-    Ok(Some(RejectOptions { file, existing, limit }))
+    Some(RejectOptions { file, existing, limit })
 }

@@ -4,7 +4,6 @@
 //! part of one. It has the status `running` during the load. If the program is killed, an earlier
 //! success cannot be taken for the result of this load.
 
-use crate::arguments::spare;
 use crate::failure::{code, Failure, Problem};
 use crate::moment::{self, Moment};
 use crate::output;
@@ -16,6 +15,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The summary: the result of the run, and its details.
@@ -60,12 +60,11 @@ impl SummaryFile {
     pub fn open(path: &Path, options: &Options) -> Result<SummaryFile, Failure> {
         let to_file = path != Path::new("-");
         if to_file {
-            spare(&options.input.sources, path)?;
+            options.input.check_output(path)?;
             options.rejects.iter().try_for_each(|rejects| spare_rejects(&rejects.file, path))?;
         }
-        let path = to_file.then(|| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()));
         let file = SummaryFile {
-            path,
+            path: to_file.then(|| resolved(path)).transpose().map_err(|e| unwritten(path, &e))?,
             table: options.target.table.clone(),
             files: options.input.sources.iter().map(|s| s.name()).collect(),
             reject_file: options.rejects.as_ref().map(|r| r.file.display().to_string()),
@@ -73,10 +72,7 @@ impl SummaryFile {
         if let (Some(path), true) = (&file.path, file.is_replaced()) {
             let (table, files) = (file.table.as_str(), file.files.as_slice());
             let begun = file.record("running", None, None, Wanted { table, files });
-            replace(path, &begun).map_err(|e| {
-                let e = io_message(&e);
-                Failure::new(format!("cannot write {}: {e}; nothing was loaded", path.display()))
-            })?;
+            replace(path, &begun).map_err(|e| unwritten(path, &e))?;
         }
         Ok(file)
     }
@@ -217,7 +213,7 @@ pub fn wanted(mut arguments: impl Iterator<Item = OsString>) -> Option<PathBuf> 
 pub fn refuse(path: Option<&Path>, failure: Failure) -> Failure {
     let Some(path) = path else { return failure };
     let to_file = path != Path::new("-");
-    let path = to_file.then(|| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()));
+    let Ok(path) = to_file.then(|| resolved(path)).transpose() else { return failure };
     let kept =
         path.as_deref().is_some_and(|p| p.metadata().is_ok_and(|f| f.is_file()) && !is_ours(p));
     if kept {
@@ -234,6 +230,28 @@ fn is_ours(path: &Path) -> bool {
         ["status", "exit_code", "id", "version"].iter().all(|key| summary.get(key).is_some())
     };
     bytes.is_empty() || serde_json::from_slice(&bytes).is_ok_and(keys)
+}
+
+fn unwritten(path: &Path, error: &io::Error) -> Failure {
+    let e = io_message(error);
+    Failure::new(format!("cannot write {}: {e}; nothing was loaded", path.display()))
+}
+
+/// The file that the summary replaces: if `path` is a link to a file, that file. In a folder such
+/// as /tmp, the kernel follows no link that another user has made, but `canonicalize` does. So the
+/// link is also opened, and must lead to the same file.
+fn resolved(path: &Path) -> io::Result<PathBuf> {
+    let is_link = fs::symlink_metadata(path).is_ok_and(|facts| facts.is_symlink());
+    if !is_link || !path.metadata().is_ok_and(|facts| facts.is_file()) {
+        return Ok(path.to_owned());
+    }
+    let opened = File::options().write(true).open(path)?.metadata()?;
+    let target = fs::canonicalize(path)?;
+    let found = fs::metadata(&target)?;
+    match (opened.dev(), opened.ino()) == (found.dev(), found.ino()) {
+        true => Ok(target),
+        false => Err(io::Error::other("the link was changed")),
+    }
 }
 
 /// Replaces a file atomically, or creates it.

@@ -42,6 +42,18 @@ fn every_foreign_name_works_or_has_its_hint() {
     }
 }
 
+/// With the text for the other case, a load could succeed with wrong rows.
+#[test]
+fn hints_on_numbers_and_headers_have_both_cases() {
+    let thousands = said("--thousands").unwrap();
+    let (comma, point) = ("replace(?, ',', '')", "replace(replace(?, '.', ''), ',', '.')");
+    assert!(thousands.contains(comma) && thousands.contains(point), "{thousands}");
+    for several in ["--skip-header", "--header-line-count"] {
+        let hint = said(several).unwrap();
+        assert!(hint.contains("--skip-lines N") && hint.contains("--header=ignore"), "{hint}");
+    }
+}
+
 /// Whether the value of an option is a method, or is in capitals.
 fn names_a_method(text: &str) -> bool {
     let named = text.split(|c: char| c != '-' && !c.is_ascii_lowercase()).next().unwrap();

@@ -39,7 +39,7 @@ const COLUMNS: &str = "SELECT a.attname, CASE WHEN a.attgenerated = '' AND a.att
         JOIN pg_catalog.pg_proc p ON p.oid = m[1]::oid WHERE p.provolatile = 'v') \
     THEN pg_catalog.concat(pg_catalog.quote_ident(a.attname), ' ', \
       pg_catalog.format_type(a.atttypid, a.atttypmod), \
-      ' COLLATE ' || nullif(a.attcollation, t.typcollation)::regcollation, \
+      ' COLLATE ' || nullif(a.attcollation, t.typcollation)::regcollation::text, \
       ' DEFAULT ' || pg_catalog.pg_get_expr(d.adbin, d.adrelid)) END, \
     CASE WHEN a.attgenerated <> '' THEN NULL \
       WHEN a.attidentity <> '' OR d.adbin::text ~ ':funcid 1574 ' \
@@ -47,7 +47,7 @@ const COLUMNS: &str = "SELECT a.attname, CASE WHEN a.attgenerated = '' AND a.att
       ELSE pg_catalog.pg_get_expr(d.adbin, d.adrelid) END \
   FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
   LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum \
-  WHERE a.attrelid = $1::regclass AND a.attnum > 0 AND NOT a.attisdropped";
+  WHERE a.attrelid = $1::regclass::oid AND a.attnum > 0 AND NOT a.attisdropped";
 
 /// What a check has found: `read = good + bad + skipped`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

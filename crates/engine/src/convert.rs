@@ -37,13 +37,14 @@ pub fn shape_of_types(types: Vec<Type>, utc: bool) -> RowShape {
 ///
 /// As for [`Loader::plan`](crate::Loader::plan); or only the server can read the type of a column.
 pub fn shape_of_table(reader: &Reader, options: &Options) -> Result<RowShape, Error> {
+    options.check()?;
     let options = &options.reading(reader)?;
     let mut conn = Conn::open(&options.target.url)?;
     transaction::begin(&mut conn, options)?;
     let plan = make_plan(&mut conn, reader, options, Purpose::Convert, false)?;
     let rows = conn.query(
-        "SELECT attname FROM pg_catalog.pg_attribute WHERE attrelid = $1::regclass AND attnum > 0 \
-         ORDER BY attnum",
+        "SELECT attname FROM pg_catalog.pg_attribute \
+         WHERE attrelid = $1::regclass::oid AND attnum > 0 ORDER BY attnum",
         &[Some(&plan.table)],
     )?;
     conn.exec("ROLLBACK")?;
@@ -72,6 +73,7 @@ pub fn open(input: &InputOptions) -> Result<Reader, Error> {
         return Err(Error::usage("convert reads UTF-8 only")
             .with_hint("convert the encoding first: iconv -t UTF-8"));
     }
+    input.check()?;
     Reader::open(input)
 }
 

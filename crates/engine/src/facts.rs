@@ -247,6 +247,8 @@ pub struct TableFacts {
     pub created: bool,
     /// its comment
     pub comment: Option<String>,
+    /// the extension that keeps its rows in other tables: `timescaledb` or `citus`
+    pub rows_kept_by: Option<&'static str>,
     /// it has no rows, as far as can be seen
     pub empty: bool,
     /// it is empty, and the load may lock it for itself: `session::exclusive_table` does that
@@ -287,6 +289,11 @@ impl TableFacts {
     /// Whether it is a table, plain or partitioned: no view and no foreign table.
     pub fn is_table(&self) -> bool {
         matches!(self.kind, 'r' | 'p')
+    }
+
+    /// Whether it is a plain table that has its rows itself.
+    pub fn is_plain(&self) -> bool {
+        self.kind == 'r' && self.rows_kept_by.is_none()
     }
 
     /// The column of this name.

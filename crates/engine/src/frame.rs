@@ -76,7 +76,7 @@ impl Passed {
 /// # Errors
 ///
 /// A record may begin with it.
-pub fn check_comment(comment: u8, d: &Dialect) -> Result<(), Error> {
+pub(crate) fn check_comment(comment: u8, d: &Dialect) -> Result<(), Error> {
     let csv = d.format == Format::Csv;
     let what = match comment {
         b'\r' | b'\n' => "a line end",

@@ -8,11 +8,12 @@ use crate::input::{can_be_read_again, Reader};
 use crate::ledger;
 use crate::maintenance::{foretell, ledger_state, Settings};
 use crate::options::{Options, Route};
-use crate::plan::{plan, refuse_beside_nodes, Plan};
+use crate::plan::{plan, Plan};
 use crate::session::advice_facts::advice_facts;
 use crate::session::conn::Conn;
 use crate::session::lane::Form;
-use crate::session::{header, nodes, partitions, staged, statement, transaction};
+use crate::session::transaction::in_pg_catalog;
+use crate::session::{catalog, header, nodes, partitions, staged, statement, transaction};
 use crate::text::Text;
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -35,7 +36,6 @@ pub struct Foretold {
 ///
 /// As for a load, if they occur before the first row.
 pub fn plan_only(options: &Options) -> Result<Foretold, Error> {
-    refuse_beside_nodes(options)?;
     let reader = Reader::open(&options.input)?;
     let options = &options.reading(&reader)?;
     let mut conn = Conn::open(&options.target.url)?;
@@ -72,7 +72,7 @@ fn facts(
     purpose: Purpose,
     lock: bool,
 ) -> Result<Facts, Error> {
-    let (server, table, new) = transaction::inspect(conn, reader, options, lock)?;
+    let (server, mut table, new) = transaction::inspect(conn, reader, options, lock)?;
     let causes = Causes::find(reader, options);
     if new.is_none() {
         causes.refuse(Some(table.columns.len()), options)?;
@@ -87,39 +87,43 @@ fn facts(
         records: reader.estimate(),
         notes: reader.notes(),
     };
-    let objects = match purpose {
-        Purpose::Load => Some(TableObjects::read(conn, table.oid)?),
-        _ => None,
-    };
-    let routed = objects.is_some() && table.kind == 'p' && options.target.route != Route::Root;
-    let partitions = if routed { partitions::read(conn, table.oid)? } else { Vec::new() };
-    let to_nodes = routed && options.target.route == Route::Nodes;
-    // If each node records the rows that it has, a node may be down: a later load sends it its
-    // rows.
-    let tolerant = options.once.is_some() && !options.target.atomic;
-    let nodes = match to_nodes {
-        true => Some(nodes::read(conn, table.oid, &options.target.nodes, tolerant)?),
-        false => None,
-    };
-    let (left, mut down) = ledger::left(conn, table.oid, options.once.is_some())?;
-    if options.once.is_none() {
-        down.clear();
-    }
-    Ok(Facts {
-        partitions,
-        nodes,
-        advice: advice_facts(conn, &table)?,
-        ledger: ledger_state(conn, options)?,
-        left,
-        down,
-        cores: available_parallelism().map_or(1, usize::from),
-        input,
-        server,
-        table,
-        new,
-        objects,
-        causes,
-        purpose,
+    // From here on, no query depends on the path of the session.
+    in_pg_catalog(conn, |conn| {
+        catalog::describe(conn, &mut table)?;
+        let objects = match purpose {
+            Purpose::Load => Some(TableObjects::read(conn, table.oid)?),
+            _ => None,
+        };
+        let routed = objects.is_some() && table.kind == 'p' && options.target.route != Route::Root;
+        let partitions = if routed { partitions::read(conn, table.oid)? } else { Vec::new() };
+        let to_nodes = routed && options.target.route == Route::Nodes;
+        // If each node records the rows that it has, a node may be down: a later load sends it its
+        // rows.
+        let tolerant = options.once.is_some() && !options.target.atomic;
+        let nodes = match to_nodes {
+            true => Some(nodes::read(conn, table.oid, &options.target.nodes, tolerant)?),
+            false => None,
+        };
+        let (left, mut down) = ledger::left(conn, table.oid, options.once.is_some())?;
+        if options.once.is_none() {
+            down.clear();
+        }
+        Ok(Facts {
+            partitions,
+            nodes,
+            advice: advice_facts(conn, &table)?,
+            ledger: ledger_state(conn, options)?,
+            left,
+            down,
+            cores: available_parallelism().map_or(1, usize::from),
+            input,
+            server,
+            table,
+            new,
+            objects,
+            causes,
+            purpose,
+        })
     })
 }
 

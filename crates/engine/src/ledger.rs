@@ -2,11 +2,13 @@
 //!
 //! The schema is `pgsluice_loads`. A row is written before its object is dropped or disabled, in
 //! the same transaction, and marked in the transaction that recreates the object. So a row without
-//! a mark means that its object is missing or disabled: `repair` recreates it.
+//! a mark means that its object is missing or disabled: `repair` recreates it. A trigger of a
+//! partitioned table is marked after that, when it is enabled on new partitions, too.
 //!
 //! The rows hold statements that `repair` runs. They can be trusted for two reasons only. Row-level
 //! security lets each role write rows only in its own name, and only a superuser, the owner of the
-//! database or the role itself owns the table. `repair` runs only rows that its role has written.
+//! database or the role itself owns the schema and its tables: another owner could write any row
+//! and add triggers. `repair` runs only rows that its role has written.
 
 pub mod node_commits;
 
@@ -46,17 +48,24 @@ GRANT SELECT, INSERT, UPDATE ON pgsluice_loads.taken_down TO PUBLIC;
 pub(crate) const LOCK: &str =
     "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice_loads'))";
 
-/// One row: whether the ledger exists, its owner if that role cannot be trusted, whether the role
-/// may use it, and whether the role could create it.
+/// One row: whether the ledger exists, its owners that cannot be trusted, whether the role may use
+/// it, whether the role could create it, and whether the schema exists. Each table of a schema
+/// depends on it in `pg_depend`, which has an index for that.
 const STATE: &str = "
 SELECT t.oid IS NOT NULL,
-  (SELECT string_agg(r.rolname, ', ') FROM pg_catalog.pg_roles r, pg_catalog.pg_database d
-    WHERE d.datname = current_database() AND r.oid IN (n.nspowner, t.relowner)
+  (SELECT pg_catalog.string_agg(r.rolname::text, ', ')
+    FROM pg_catalog.pg_roles r, pg_catalog.pg_database d
+    WHERE d.datname = pg_catalog.current_database()
+      AND r.oid IN (SELECT n.nspowner UNION ALL SELECT c.relowner FROM pg_catalog.pg_depend e
+        JOIN pg_catalog.pg_class c ON c.oid = e.objid
+        WHERE e.classid = 'pg_catalog.pg_class'::regclass::oid AND e.refobjid = n.oid
+          AND e.refclassid = 'pg_catalog.pg_namespace'::regclass::oid)
       AND NOT r.rolsuper AND r.oid <> d.datdba
       AND r.rolname NOT IN (current_user, 'pg_database_owner')),
-  has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(t.oid, 'SELECT, INSERT')
-    AND has_table_privilege(t.oid, 'UPDATE'),
-  has_database_privilege(current_database(), 'CREATE'),
+  pg_catalog.has_schema_privilege(n.oid, 'USAGE')
+    AND pg_catalog.has_table_privilege(t.oid, 'SELECT, INSERT')
+    AND pg_catalog.has_table_privilege(t.oid, 'UPDATE'),
+  pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'),
   n.oid IS NOT NULL
 FROM (SELECT 1) AS one
 LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = 'pgsluice_loads'
@@ -71,7 +80,7 @@ pub fn state(conn: &mut Conn) -> Result<State, Error> {
     let row = &conn.exec(STATE)?[0];
     let is = |i: usize| row[i].as_deref() == Some("t");
     Ok(if let Some(owner) = &row[1] {
-        State::Unusable(format!("the schema pgsluice_loads belongs to {owner}"))
+        State::Unusable(format!("the schema pgsluice_loads, or a table in it, belongs to {owner}"))
     } else if is(0) && is(2) {
         State::Ready
     } else if is(0) {
@@ -233,19 +242,24 @@ pub struct LedgerEntry {
     pub choices: Vec<Choice>,
 }
 
-/// Uses the ledger's table in the open transaction. If `row_security` is off for the role, the
-/// server rejects queries from which a policy would hide rows.
+/// Sets, until the transaction ends, what queries of the ledger need. If `row_security` is off for
+/// the role, the server rejects queries from which a policy would hide rows. For the path see
+/// [`in_pg_catalog`](crate::session::transaction::in_pg_catalog).
+pub(crate) const SETTINGS: &str = "SELECT pg_catalog.current_setting('row_security'), \
+    pg_catalog.current_setting('search_path'), pg_catalog.set_config('row_security', 'on', true), \
+    pg_catalog.set_config('search_path', 'pg_catalog', true)";
+
+/// Uses the ledger's tables in the open transaction, with [`SETTINGS`]. After an error, the
+/// transaction must be rolled back.
 pub(crate) fn under_policies<T>(
     conn: &mut Conn,
     work: impl FnOnce(&mut Conn) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let rows = conn.exec(
-        "SELECT pg_catalog.current_setting('row_security'), \
-         pg_catalog.set_config('row_security', 'on', true)",
-    )?;
+    let rows = conn.exec(SETTINGS)?;
     let done = work(conn)?;
-    let usual = rows[0][0].as_deref();
-    conn.query("SELECT pg_catalog.set_config('row_security', $1, true)", &[usual])?;
+    let restore = "SELECT pg_catalog.set_config('row_security', $1, true), \
+        pg_catalog.set_config('search_path', $2, true)";
+    conn.query(restore, &[rows[0][0].as_deref(), rows[0][1].as_deref()])?;
     Ok(done)
 }
 
@@ -327,7 +341,8 @@ pub fn still_down(conn: &mut Conn) -> Result<(Vec<LedgerEntry>, Vec<String>), Er
 }
 
 /// Returns the objects of a table that loads of other roles have dropped or disabled, as far as
-/// this role may see them: the load, and the object in words.
+/// this role may see them: the load, and the object in words. Any role may insert rows about any
+/// table, so those of roles that may not load into it do not count.
 ///
 /// # Errors
 ///
@@ -335,7 +350,9 @@ pub fn still_down(conn: &mut Conn) -> Result<(Vec<LedgerEntry>, Vec<String>), Er
 pub fn of_others(conn: &mut Conn, relation: u32) -> Result<Vec<(String, String)>, Error> {
     let select = "SELECT load, object || ' (taken down by ' || taken_down_by || ')' \
         FROM pgsluice_loads.taken_down WHERE put_back_at IS NULL AND relation = $1::oid \
-          AND taken_down_by <> current_user ORDER BY id";
+          AND taken_down_by <> current_user \
+          AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = taken_down_by \
+            AND NOT pg_catalog.has_any_column_privilege(r.oid, relation, 'INSERT')) ORDER BY id";
     let relation = relation.to_string();
     let rows = under_policies(conn, |conn| conn.query(select, &[Some(&relation)]))?;
     let text = |cell: &Option<String>| cell.clone().unwrap_or_default();

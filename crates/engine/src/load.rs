@@ -11,12 +11,12 @@ use crate::maintenance::{self, Maintenance};
 use crate::once::{self, record::Recording, Begun, Once};
 use crate::options::{Indexes, Method, Options, Route};
 use crate::pipeline::Through;
-use crate::plan::{refuse_beside_nodes, Plan};
+use crate::plan::Plan;
 use crate::reject::Amount;
 use crate::repair::{end_earlier, end_nothing, put_back_on};
 use crate::report::Summary;
 use crate::session::conn::Conn;
-use crate::session::lane::LaneCounts;
+use crate::session::lane::{Lane, LaneCounts};
 use crate::session::{create, emptied, extension_report, staged, transaction, unchanged};
 use crate::text::Text;
 use crate::watch::Watch;
@@ -88,7 +88,6 @@ pub(crate) fn told(error: Error, options: &Options, watch: &Watch) -> Error {
 }
 
 fn run(job: &Job<'_>) -> Result<Summary, Error> {
-    refuse_beside_nodes(job.options)?;
     let ended = match job.options.target.atomic {
         true => end_earlier(job.options)?,
         false => Vec::new(),
@@ -137,7 +136,8 @@ pub(crate) fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
     let Job { options, watch, on_event, recording } = *job;
     let mut clock = Stopwatch::start();
     job.begin(Phase::Opening);
-    let mut reader = Reader::open(&options.input)?;
+    let input = options.input.clone();
+    let mut reader = watch.until_stopped(move || Reader::open(&input))?;
     if let Some(recording) = recording {
         reader.know(&recording.known, &recording.whole(), &recording.compared)?;
     }
@@ -155,11 +155,7 @@ pub(crate) fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
 
     job.begin(Phase::Inspecting);
     let wal_start = transaction::wal_position(&mut conn);
-    transaction::begin(&mut conn, options)?;
-    let plan = make_plan(&mut conn, &reader, options, Purpose::Load, true)?;
-    if recording.is_some_and(|recording| recording.target.oid != plan.oid) {
-        return Err(unchanged::changed(&plan.table));
-    }
+    let plan = lock_and_plan(job, &mut conn, &reader)?;
     let locked = Instant::now();
     let passed = plan.read_by(&mut reader);
     on_event(Event::Planned(&plan));
@@ -168,7 +164,9 @@ pub(crate) fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
         let (counts, none) = (LaneCounts::default(), Amount::default());
         not_emptied(&plan, options, &Through::default(), &counts, none)?;
     }
-    let maintenance = Maintenance::take_down(&mut conn, &plan, options, watch)?;
+    let maintenance = watch.interruptible(conn.canceller(), || {
+        Maintenance::take_down(&mut conn, &plan, options, watch)
+    })?;
     let rows = execute(job, conn, reader, &plan, &maintenance, &mut clock)
         .map_err(|e| create::take_back(plan.causes.explain(e, &plan, options), &plan, options));
     // What was committed as dropped for lanes must be recreated, even if the rows have failed.
@@ -203,6 +201,19 @@ pub(crate) fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
     Ok(summary)
 }
 
+/// Begins the load's transaction, locks the table and makes the plan.
+fn lock_and_plan(job: &Job<'_>, conn: &mut Conn, reader: &Reader) -> Result<Arc<Plan>, Error> {
+    let Job { options, watch, recording, .. } = *job;
+    let plan = watch.interruptible(conn.canceller(), || {
+        transaction::begin(conn, options)?;
+        make_plan(conn, reader, options, Purpose::Load, true)
+    })?;
+    if recording.is_some_and(|recording| recording.target.oid != plan.oid) {
+        return Err(unchanged::changed(&plan.table));
+    }
+    Ok(plan)
+}
+
 /// Runs the load from the first statement to the last commit.
 fn execute(
     job: &Job<'_>,
@@ -214,11 +225,13 @@ fn execute(
 ) -> Result<Done, Error> {
     let Job { options, watch, .. } = *job;
     maintenance.let_others_in(&mut conn, plan, options)?;
-    for statement in &plan.before {
-        conn.exec(statement)?;
-    }
-    staged::read_condition(&mut conn, plan)?;
-    emptied::check(&mut conn, plan)?;
+    watch.interruptible(conn.canceller(), || {
+        for statement in &plan.before {
+            conn.exec(statement)?;
+        }
+        staged::read_condition(&mut conn, plan)?;
+        emptied::check(&mut conn, plan)
+    })?;
     clock.seconds.inspect = clock.lap();
 
     job.begin(Phase::Loading);
@@ -230,10 +243,7 @@ fn execute(
 
     job.begin(Phase::Finishing);
     let indexes = extension_report::taken(&mut lanes[0].conn, plan, counts.statements)?;
-    for statement in &plan.after {
-        lanes[0].conn.exec(statement)?;
-    }
-    let mut steps = maintenance.after_rows(&mut lanes[0].conn)?;
+    let mut steps = after_rows(&mut lanes[0], plan, maintenance, watch).map_err(stayed)?;
     clock.seconds.finish = clock.lap();
     job.begin(Phase::Analyzing);
     let statistics = match options.target.analyze && plan.nodes.is_none() {
@@ -249,7 +259,7 @@ fn execute(
         steps.extend(maintenance.move_sequences(&mut lanes[0].conn, plan)?);
     }
     let transactions = match job.recording {
-        Some(recording) => commit_recorded(recording, &mut lanes, &counts, plan)?,
+        Some(recording) => commit_recorded(recording, &mut lanes, &counts).map(|()| 0)?,
         None => commit(&mut lanes, plan, options, &mut steps).map_err(stayed)?,
     };
     if plan.commits_first() {
@@ -260,4 +270,20 @@ fn execute(
         complete(recording, &mut lanes)?;
     }
     Ok(Done { through, counts, rejected, lanes, transactions, indexes, steps, analyzed })
+}
+
+/// Runs the plan's statements after the rows, and recreates what was dropped. Returns the steps.
+fn after_rows(
+    lane: &mut Lane,
+    plan: &Plan,
+    maintenance: &Maintenance,
+    watch: &Watch,
+) -> Result<Vec<String>, Error> {
+    let done = watch.interruptible(lane.conn.canceller(), || {
+        for statement in &plan.after {
+            lane.conn.exec(statement)?;
+        }
+        maintenance.after_rows(&mut lane.conn)
+    });
+    done.map_err(|error| lane.stayed(error))
 }

@@ -74,6 +74,7 @@ impl<'e> Loader<'e> {
     /// Nothing has changed, unless [`Error::changed`] says what has.
     pub fn run(&self) -> Result<Summary, Error> {
         let Loader { options, watch, on_event } = self;
+        options.check()?;
         let job = Job { options, watch, on_event, recording: None };
         match options.once.as_ref().is_some_and(|once| once.share.is_some()) {
             true => share::run(&job),
@@ -111,7 +112,7 @@ impl<'e> Loader<'e> {
     /// The options do not say that the load is shared, or other options do not fit a shared load.
     pub fn share(&self) -> Result<Share<'_>, Error> {
         let Loader { options, watch, on_event } = self;
-        options.check_once()?;
+        options.check()?;
         match options.once.as_ref().is_some_and(|once| once.share.is_some()) {
             true => Ok(Share::new(options, watch, on_event)),
             false => Err(Error::usage("the options do not set `share`")),
@@ -124,6 +125,7 @@ impl<'e> Loader<'e> {
     ///
     /// Those of a load, as far as they occur before the first row.
     pub fn plan(&self) -> Result<Foretold, Error> {
+        self.options.check()?;
         plan_only(&self.options)
     }
 
@@ -134,6 +136,7 @@ impl<'e> Loader<'e> {
     ///
     /// The check is not possible, or a file cannot be read to its end.
     pub fn check(&self, found: Listener) -> Result<Checked, Error> {
+        self.options.check()?;
         check(&self.options, &self.watch, found)
     }
 }

@@ -9,12 +9,13 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
+mod combined;
 mod objects;
 mod once;
 
 pub use crate::expression::Expression;
 pub use crate::fields::{pair, pieces, FieldOptions};
-pub use crate::frame::{check_comment, Frame, MOST_FOOTER};
+pub use crate::frame::{Frame, MOST_FOOTER};
 pub use crate::reject::{Existing, Limit};
 pub use objects::{ColumnSet, ForeignKeys, Indexes, Route, Triggers};
 pub use once::{OnceOptions, ShareOptions};

@@ -18,6 +18,7 @@ use crate::watch::Stop;
 use crossbeam_channel::{bounded, Receiver, RecvTimeoutError, Select, Sender};
 use std::collections::BTreeMap;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -84,8 +85,9 @@ pub fn run(
         thread::spawn(move || encode(prepare, &chunks, &done_in, &progress));
     }
     drop((chunks, done_in));
-    let (lane_in, running): (Vec<_>, Vec<_>) =
-        lanes.into_iter().map(|lane| spawn_lane(lane, queue, pool.clone(), stop.clone())).unzip();
+    let ended = Arc::<AtomicBool>::default();
+    let start = |lane| spawn_lane(lane, queue, pool.clone(), stop.clone(), ended.clone());
+    let (lane_in, running): (Vec<_>, Vec<_>) = lanes.into_iter().map(start).unzip();
     let mut collector = Collector {
         lane_in,
         at: 0,
@@ -94,23 +96,7 @@ pub fn run(
         through: Through::default(),
     };
     let collected = collector.collect(&done, &permit, &[&stop, user_stop]);
-    let through = std::mem::take(&mut collector.through);
-    drop(collector);
     drop(permit);
-    finish(reading, running, collected, through, user_stop, &stop)
-}
-
-type Running = JoinHandle<Result<Lane, Error>>;
-
-/// Waits for the lanes and chooses the error to report.
-fn finish(
-    reading: JoinHandle<Result<(), Error>>,
-    running: Vec<Running>,
-    collected: Result<bool, Error>,
-    through: Through,
-    user_stop: &Stop,
-    stop: &Stop,
-) -> Result<(Through, Vec<Lane>), Error> {
     // If reading the input has failed, or a part of it is lost, the lanes must not finish as if it
     // had ended.
     let (collected, read) = match collected {
@@ -118,10 +104,27 @@ fn finish(
         Ok(false) => (false, Ok(())),
         Err(error) => (false, Err(error)),
     };
+    ended.store(collected && read.is_ok(), Ordering::SeqCst);
+    let through = std::mem::take(&mut collector.through);
+    drop(collector);
+    finish(running, collected, read, through, user_stop, &stop)
+}
+
+type Running = JoinHandle<Result<Lane, Error>>;
+
+/// Waits for the lanes and chooses the error to report.
+fn finish(
+    running: Vec<Running>,
+    collected: bool,
+    read: Result<(), Error>,
+    through: Through,
+    user_stop: &Stop,
+    stop: &Stop,
+) -> Result<(Through, Vec<Lane>), Error> {
     // An error that the reader has found in a record comes after errors of the server for earlier
     // records.
     let of_a_record = read.as_ref().is_err_and(|e| e.place().is_some());
-    if read.is_err() && !of_a_record {
+    if user_stop.is_set() || (read.is_err() && !of_a_record) {
         stop.set();
     }
     let mut lanes = Vec::new();
@@ -202,13 +205,15 @@ fn encode(
     }
 }
 
-/// Starts the thread of a lane. It ends with its COPY still open, because only later is it known
-/// whether all of the input was read.
+/// Starts the thread of a lane. It ends with its COPY still open, because the load may have stopped
+/// before the end of the input. If all of it was read (`ended`) and lanes commit several times, it
+/// commits what it has sent.
 fn spawn_lane(
     mut lane: Lane,
     queue: usize,
     pool: BufferPool,
     stop: Stop,
+    ended: Arc<AtomicBool>,
 ) -> (Sender<Placed>, Running) {
     let (sender, receiver) = bounded::<Placed>(queue);
     let run = thread::spawn(move || {
@@ -219,7 +224,10 @@ fn spawn_lane(
                 }
                 lane.feed(placed, &pool)?;
             }
-            Ok(())
+            match ended.load(Ordering::SeqCst) && !stop.is_set() {
+                true => lane.commit_rest(),
+                false => Ok(()),
+            }
         };
         let fed: Result<(), Error> = work();
         if fed.is_err() {

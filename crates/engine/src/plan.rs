@@ -33,7 +33,7 @@ mod settings;
 mod steps;
 
 use fields::left_out;
-use lanes::{alone, commits, committed_how, connections, default_lanes, fired_for};
+use lanes::{alone, commits, committed_how, connections, default_lanes, fired_for, without_lanes};
 use locks::{locked_first, Lock};
 use maintenance::maintenance;
 pub(crate) use nodes::refuse_beside_nodes;
@@ -410,7 +410,7 @@ fn choose(
             // Other sessions cannot see the table before the commit, or must not see its old rows
             // after it.
             let fresh = table.created || (options.target.truncate && !table.referenced);
-            let fresh = fresh && table.kind == 'r' && !table.statement_triggers();
+            let fresh = fresh && table.is_plain() && !table.statement_triggers();
             let method = match wire {
                 _ if fresh && table.owned => Method::CopyFresh,
                 Wire::Binary => Method::CopyBinary,
@@ -440,9 +440,10 @@ fn choose(
     }
 }
 
-/// The settings that only `lanes`, `staged` and `insert` need.
+/// The settings that only `lanes`, `staged` and `insert` need, and a note on those without effect.
 fn several_lanes(plan: &mut Plan, facts: &Facts, options: &Options) {
     let Facts { server, table, cores, .. } = facts;
+    plan.notes.extend(without_lanes(plan, options));
     match plan.method {
         Method::Lanes => {
             let alone = alone(table, options);

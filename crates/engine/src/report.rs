@@ -30,6 +30,17 @@ impl Counter {
     }
 }
 
+/// What a load that is recorded has committed so far. Lanes add to it.
+#[derive(Debug, Default)]
+pub struct Committed {
+    /// records that were read
+    pub read: Counter,
+    /// rows
+    pub rows: Counter,
+    /// transactions
+    pub transactions: Counter,
+}
+
 /// The total time that threads have spent.
 #[derive(Debug, Default)]
 pub struct Spent(AtomicU64);

@@ -23,7 +23,7 @@ mod split;
 mod total;
 
 use heartbeat::Heartbeat;
-use total::add;
+use total::{add, add_committed};
 
 /// How often to check whether other machines have ended, or have left parts.
 const LOOK: Duration = Duration::from_millis(500);
@@ -51,7 +51,8 @@ pub struct Share<'l> {
     started: Instant,
 }
 
-/// Parts that one machine has taken: files, or a range of a file.
+/// Parts that one machine has taken: files, or a range of a file. If they are not loaded, no other
+/// machine takes them until this one has no others to take, or its [`Share`] is dropped.
 #[derive(Debug)]
 pub struct Parts(Vec<SharedPart>);
 
@@ -86,7 +87,9 @@ impl<'l> Share<'l> {
     }
 
     /// Takes parts that no machine has, or whose machine was stopped because its lease has expired.
-    /// If there are none, waits for the other machines. Returns `None` when every file is complete.
+    /// If there are none, gives back what this machine has taken and not loaded, which may be taken
+    /// again. If nothing is left to take, waits for the other machines. Returns `None` when every
+    /// file is complete.
     ///
     /// # Errors
     ///
@@ -166,6 +169,10 @@ impl<'l> Share<'l> {
             return Ok(Some(Parts(taken)));
         }
         let left = member.left(&mut conn, options)?;
+        // Otherwise, all machines would wait forever for parts that this one has and does not load.
+        if left.open > 0 && member.free(&mut conn, options)? {
+            return Ok(None);
+        }
         if left.open > 0 {
             drop(conn);
             if !self.waiting.replace(true) {
@@ -240,16 +247,17 @@ impl<'l> Share<'l> {
             on_event: &on_event,
             recording: Some(&recording),
         };
-        let done = load_sources(&job);
-        let committed = recording.committed.get();
-        let mut summary = done.map_err(|error| match committed {
-            0 => error,
-            rows => error.with_changed(format!("{rows} rows of these parts are committed")),
+        let mut summary = load_sources(&job).map_err(|error| {
+            add_committed(&mut self.total, &recording.committed);
+            match recording.committed.rows.get() {
+                0 => error,
+                rows => error.with_changed(format!("{rows} rows of these parts are committed")),
+            }
         })?;
         // The records before a range belong to other parts.
         let before: u64 = parts.iter().map(|part| part.span.records).sum();
         summary.records_known -= before.min(summary.records_known);
-        summary.transactions += recording.transactions.get();
+        summary.transactions += recording.committed.transactions.get();
         add(&mut self.total, summary);
         Ok(())
     }

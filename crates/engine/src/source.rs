@@ -20,7 +20,8 @@ pub(crate) use span::SpanSource;
 /// A source of records.
 ///
 /// A source whose reads can fail temporarily, such as an object store, must retry by itself. An
-/// error from its reader ends the load.
+/// error from its reader ends the load, with [`crate::Kind::Failed`]. If the bytes are compressed,
+/// only what the decompressor finds counts as [`crate::Kind::Data`].
 pub trait Source: fmt::Debug + Send + Sync {
     /// Its name in messages.
     fn name(&self) -> String;

@@ -13,6 +13,9 @@ use std::time::Duration;
 /// How often to check, while waiting, whether the user has stopped the load.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// How often a request to cancel is repeated.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// The user sets it; every thread checks it.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
@@ -58,22 +61,10 @@ impl Watch {
     }
 
     /// Connects, unless the user stops it. libpq resolves names and tries hosts, and this cannot be
-    /// interrupted. So another thread does it; if the user stops the load, that thread is
-    /// abandoned.
+    /// interrupted.
     pub(crate) fn connect(&self, url: &str) -> Result<Conn, Error> {
-        let (found, result) = bounded(1);
         let target = url.to_owned();
-        thread::spawn(move || found.send(Conn::open(&target)));
-        let conn = loop {
-            match result.recv_timeout(LOOK) {
-                Ok(conn) => break conn?,
-                Err(_) if self.stop.is_set() => return Err(Error::cancelled()),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Error::defect("the thread that connects failed"))
-                }
-            }
-        };
+        let conn = self.until_stopped(move || Conn::open(&target))?;
         let mut cancellers = self.cancellers.lock().unwrap_or_else(|e| e.into_inner());
         // If only this list refers to a canceller, its connection is closed.
         cancellers.retain(|canceller| Arc::strong_count(canceller) > 1);
@@ -84,6 +75,60 @@ impl Watch {
             true => Err(Error::cancelled()),
             false => Ok(conn),
         }
+    }
+
+    /// Does in another thread what cannot be interrupted. If the user stops the load, that thread is
+    /// abandoned.
+    ///
+    /// # Errors
+    ///
+    /// Those of `work`, or the user has stopped the load.
+    pub(crate) fn until_stopped<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (done, result) = bounded(1);
+        thread::spawn(move || done.send(work()));
+        loop {
+            match result.recv_timeout(LOOK) {
+                Ok(result) => return result,
+                Err(_) if self.stop.is_set() => return Err(Error::cancelled()),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Error::defect("a thread of the loader failed"))
+                }
+            }
+        }
+    }
+
+    /// Runs statements that may take long or wait for other sessions, over the connection of
+    /// `canceller`. The server ignores a request to cancel that arrives between two statements. So
+    /// after the user has stopped the load, the request is repeated until the statements have ended.
+    ///
+    /// # Errors
+    ///
+    /// Those of `work`, or the user had stopped the load before.
+    pub(crate) fn interruptible<T>(
+        &self,
+        canceller: Arc<Canceller>,
+        work: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        if self.stop.is_set() {
+            return Err(Error::cancelled());
+        }
+        let (ended, end) = bounded::<()>(0);
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                while end.recv_timeout(AGAIN) == Err(RecvTimeoutError::Timeout) {
+                    if self.stop.is_set() {
+                        canceller.cancel();
+                    }
+                }
+            });
+            let done = work();
+            drop(ended);
+            done
+        })
     }
 
     /// Replaces the error if the user has stopped the load: that is not a failure of the server.

@@ -1,6 +1,8 @@
 //! Finds installed PostgreSQL servers.
 
+use super::account::Account;
 use super::error::ServerError;
+use super::setup::isolate;
 use std::env;
 use std::fmt;
 use std::fs;
@@ -88,8 +90,13 @@ impl Installation {
         modules.iter().any(|module| self.bin.join(module).is_file())
     }
 
-    /// Opens a folder of programs. The error names the missing program.
-    pub(super) fn open(bin: &Path, origin: Origin) -> Result<Self, ServerError> {
+    /// Opens a folder of programs. The error names the missing program. If `account` could have
+    /// chosen the folder, the program runs as that user.
+    pub(super) fn open(
+        bin: &Path,
+        origin: Origin,
+        account: Option<&Account>,
+    ) -> Result<Self, ServerError> {
         let bin = fs::canonicalize(bin)
             .map_err(|e| ServerError::io("open the folder of programs", bin, e))?;
         for name in ["postgres", "initdb"] {
@@ -101,7 +108,12 @@ impl Installation {
             }
         }
         let postgres = bin.join("postgres");
-        let line = first_line(&postgres, "--version").ok_or_else(|| {
+        let mut command = Command::new(&postgres);
+        command.arg("--version");
+        if let Some(account) = account {
+            isolate(&mut command, account);
+        }
+        let line = first_line(&mut command).ok_or_else(|| {
             ServerError::new(format!("{postgres:?} --version does not run"))
                 .with_hint("its shared libraries may be missing: run it by hand to see")
         })?;
@@ -117,7 +129,7 @@ impl Installation {
 pub fn find_all() -> Vec<Installation> {
     let mut found: Vec<Installation> = Vec::new();
     for (bin, origin) in candidates() {
-        if let Ok(installation) = Installation::open(&bin, origin) {
+        if let Ok(installation) = Installation::open(&bin, origin, None) {
             if !found.iter().any(|f| f.bin == installation.bin) {
                 found.push(installation);
             }
@@ -138,7 +150,7 @@ pub fn find(named: Option<&Path>, major: Option<u32>) -> Result<Installation, Se
         None => environment().map(|bin| (bin, Origin::Environment)),
     };
     if let Some((bin, origin)) = forced {
-        let installation = Installation::open(&bin, origin)?;
+        let installation = Installation::open(&bin, origin, None)?;
         return match major {
             Some(wanted) if wanted != installation.version.major => Err(ServerError::new(format!(
                 "PostgreSQL {wanted} is needed, {bin:?} holds {}",
@@ -164,7 +176,7 @@ fn candidates() -> Vec<(PathBuf, Origin)> {
     for servers in embedded_folders() {
         all.extend(versions_in(&servers).into_iter().map(|bin| (bin, Origin::Embedded)));
     }
-    let pg_config = first_line(Path::new("pg_config"), "--bindir").map(PathBuf::from);
+    let pg_config = first_line(Command::new("pg_config").arg("--bindir")).map(PathBuf::from);
     all.extend(pg_config.map(|bin| (bin, Origin::PgConfig)));
     let debian = versions_in(Path::new("/usr/lib/postgresql"));
     all.extend(debian.into_iter().map(|bin| (bin, Origin::Debian)));
@@ -201,13 +213,8 @@ fn versions_in(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// The first line that a program prints, if it runs and succeeds.
-fn first_line(program: &Path, argument: &str) -> Option<String> {
-    let output = Command::new(program)
-        .arg(argument)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
+fn first_line(command: &mut Command) -> Option<String> {
+    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| text.lines().next().unwrap_or("").to_owned())
 }

@@ -126,7 +126,7 @@ impl Server {
         let place = ServerFolder::at(dir)?;
         let Some(postmaster) = Postmaster::of(&place.data()) else { return Ok(None) };
         let account = Account::choose(&place.data())?;
-        let installation = place.running_installation(&postmaster)?;
+        let installation = place.running_installation(&postmaster, &account)?;
         Ok(Some(Self {
             installation,
             account,
@@ -205,6 +205,15 @@ impl Server {
     /// The installation whose programs are running.
     pub fn installation(&self) -> &Installation {
         &self.installation
+    }
+
+    /// A command for one of these programs, which runs as the server's user and without the
+    /// caller's `PG` variables. Do not run them in another way: if root has found the server
+    /// running, that user has chosen the programs.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.installation.program(program));
+        setup::isolate(&mut command, &self.account);
+        command
     }
 
     /// The server's version.

@@ -2,7 +2,7 @@
 //!
 //! The folder, the log and the password belong to the caller. Only `data` and `socket` belong to
 //! the server's user. If root runs a server as another user, that user cannot plant links that
-//! redirect root's writes.
+//! redirect root's writes, nor programs that root would run as itself.
 
 use super::account::Account;
 use super::error::ServerError;
@@ -114,14 +114,17 @@ impl ServerFolder {
         }
     }
 
-    /// The installation from which the running server was started.
+    /// The installation from which the running server was started. The process is that of the pid
+    /// file, so it may be any one of the server's user.
     pub(super) fn running_installation(
         &self,
         postmaster: &Postmaster,
+        account: &Account,
     ) -> Result<Installation, ServerError> {
         let link = PathBuf::from(format!("/proc/{}/exe", postmaster.pid()));
         let program = fs::read_link(&link).map_err(|e| ServerError::io("read", &link, e))?;
-        Installation::open(program.parent().unwrap_or(Path::new("/")), Origin::Named)
+        let bin = program.parent().unwrap_or(Path::new("/"));
+        Installation::open(bin, Origin::Named, Some(account))
     }
 
     /// Makes the folder, or checks the existing one, and takes its lock, so that two starts cannot

@@ -1,6 +1,6 @@
 //! `pgsluice convert`: converts files to COPY's binary format.
 
-use crate::arguments::{input, spare, SourceArguments};
+use crate::arguments::{input, SourceArguments};
 use crate::connection::ConnectionArguments;
 use crate::detect::detected;
 use crate::failure::Failure;
@@ -56,7 +56,7 @@ pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
         .with_hint("use --header=ignore to skip the line, or --table")
         .into());
     }
-    spare(&input.sources, &a.out)?;
+    input.check_output(&a.out)?;
     // Overwrite nothing before the input has been opened.
     let reader = open(&input)?;
     let shape = match types {

@@ -6,6 +6,7 @@ use crate::failure::{code, Failure};
 use crate::outcome::OutputArguments;
 use crate::output::{log_as, say};
 use crate::progress::{say_above, Shown};
+use crate::signals;
 use crate::summary::{refuse, SummaryFile};
 use crate::wording::words;
 use clap::Args;
@@ -109,9 +110,9 @@ fn failed(file: &Option<SummaryFile>, failure: Failure) -> Failure {
     }
 }
 
-/// On Ctrl-C or SIGTERM, asks the server to cancel. A second signal ends the program; the server
-/// takes that for a lost connection. Before the plan is made, one signal is enough: nothing has
-/// begun in the database, and the program may wait for something that cannot be interrupted
+/// On Ctrl-C, SIGTERM or SIGHUP, asks the server to cancel. A second signal ends the program; the
+/// server takes that for a lost connection. Before the plan is made, one signal is enough: nothing
+/// has begun in the database, and the program may wait for something that cannot be interrupted
 /// (standard input, a name to resolve).
 fn stop_on_signal(
     watch: &Watch,
@@ -125,7 +126,7 @@ fn stop_on_signal(
         std::process::exit(code::CANCELLED.into());
     };
     let mut asked = false;
-    ctrlc::set_handler(move || {
+    signals::on_stop(move || {
         if asked {
             end("stopped without waiting for the server, which rolls back what is not committed");
         }

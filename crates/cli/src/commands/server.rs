@@ -72,8 +72,8 @@ struct Start {
     /// Also listen on this port of 127.0.0.1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Start a cluster instead: the server as coordinator, and so many nodes, in folders below its
-    /// own. The table lineitem (see sample) is spread over them by foreign tables of postgres_fdw
+    /// Start a cluster instead: the server as coordinator, and N nodes, in folders below its own.
+    /// The table lineitem (see sample) is spread over them by foreign tables of postgres_fdw
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     nodes: Option<u16>,
     /// A setting of the server for this start; may be repeated

@@ -87,6 +87,39 @@ fn unlogged_logged_does_not_wait_with_them() {
     });
 }
 
+/// Deferred constraints are checked before a sequence is moved past the keys: it would not roll
+/// back with the rows, and later rows would get no number.
+#[test]
+fn sequences_are_not_moved_for_rows_that_are_refused() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(
+            "CREATE TABLE p (a int PRIMARY KEY); INSERT INTO p VALUES (1); \
+             CREATE TABLE t (id serial PRIMARY KEY, \
+               parent int REFERENCES p DEFERRABLE INITIALLY DEFERRED, b text); \
+             INSERT INTO t VALUES (0, 1, '')",
+        );
+        let row = |id| format!("{id},1,{}\n", "x".repeat(60)).into_bytes();
+        let good = (1..30_000).flat_map(row).collect::<Vec<u8>>();
+        let file = world.file("rows.csv", &[b"2147483647,99,x\n", &good[..]].concat());
+        let cases = [
+            &[][..],
+            &["--once"],
+            &["--once", "--commit-every", "256kB"],
+            &["--method", "lanes", "--lanes", "2"],
+        ];
+        for more in cases {
+            world.sql("DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
+            let said = world.load(&[&[file.as_str(), "--table", "t"], more].concat()).unwrap_err();
+            assert!(said.contains("violates foreign key constraint"), "{more:?}: {said}");
+            assert!(!said.contains("changed:"), "{more:?}: {said}");
+            assert_eq!(world.sql("SELECT count(*) FROM t"), "1", "{more:?}");
+            let moved = world.sql("SELECT last_value || ' ' || is_called FROM t_id_seq");
+            assert_eq!(moved, "1 false", "{more:?}");
+        }
+    });
+}
+
 /// Rows may refer to later rows of the file, also if only the server reads some values of a file
 /// whose columns are typed.
 #[test]

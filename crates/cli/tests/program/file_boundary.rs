@@ -320,6 +320,27 @@ fn a_line_end_of_another_kind_is_one_reject() {
     }
 }
 
+/// A notice that arrives in many parts does not end the COPY of a table with a statement trigger.
+#[test]
+fn a_notice_in_parts_does_not_end_the_copy() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql(FIRES);
+    // It is longer than all buffers on its way, so the first read gets only its beginning.
+    world.sql(
+        "CREATE FUNCTION say() RETURNS trigger LANGUAGE plpgsql AS
+           $$BEGIN RAISE NOTICE '%', repeat('x', 3000000); RETURN NEW; END$$;
+         CREATE TRIGGER says BEFORE INSERT ON t FOR EACH ROW
+           WHEN (NEW.a IN ('10', '40000')) EXECUTE FUNCTION say()",
+    );
+    let row = |i: usize| format!("{i},2024-01-01\n").into_bytes();
+    let many: Vec<u8> = (0..60_000).flat_map(row).collect();
+    for method in ["auto", "copy-csv"] {
+        let all = joined(&mut world, &[&many], &["--method", method]).unwrap();
+        assert!(all.ends_with(": 1"), "{method}");
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "60000", "{method}");
+    }
+}
+
 /// A table with a statement trigger gets one COPY. An error still stops the load at once, and no
 /// number of notices counts as an error.
 #[test]

@@ -1,10 +1,13 @@
 //! Standard output and standard error that nobody reads, or that cannot be written to.
 
 use crate::common::{each_major, left_out, World};
-use std::fs::OpenOptions;
+use pgsluice_pgserver::scratch;
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 /// A stream whose reader is gone.
@@ -127,6 +130,38 @@ fn a_terminal_shows_progress_and_is_left_clean() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "1");
     let last = seen.rsplit("\r\u{1b}[K").next().unwrap();
     assert!(last.starts_with("\"public\".\"t\": 1 row loaded by "), "{last}");
+}
+
+/// The summary replaces the file to which a link leads only if the user could open it for writing
+/// through the link. So the kernel decides whether the link is followed.
+#[test]
+fn a_summary_follows_only_a_link_that_could_be_opened() {
+    let folder = scratch().unwrap().join("linked");
+    let (program, link) = (folder.join("pgsluice"), folder.join("link.json"));
+    let theirs = folder.join("theirs");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+    // By another process: what other tests start meanwhile must not hold the program open for writing.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_pgsluice")).arg(&program).status();
+    assert!(copied.unwrap().success());
+    fs::write(&theirs, "kept").unwrap();
+    symlink(&theirs, &link).unwrap();
+    for (mode, follows) in [(0o444, false), (0o666, true)] {
+        fs::set_permissions(&theirs, Permissions::from_mode(mode)).unwrap();
+        let mut command = Command::new(&program);
+        command.args(["load", "-", "--table", "t", "--to", "host=/nowhere", "--summary"]);
+        command.arg(&link).stdin(Stdio::null());
+        if fs::metadata("/proc/self").unwrap().uid() == 0 {
+            // Root could open any file.
+            command.uid(65_534).gid(65_534);
+        }
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(said.contains("cannot write"), !follows, "{said}");
+        assert_eq!(fs::read_to_string(&theirs).unwrap() == "kept", !follows, "{said}");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    }
+    fs::remove_dir_all(&folder).unwrap();
 }
 
 /// Messages name settings as options, such as `--truncate`. A table, column, file or value that

@@ -277,10 +277,10 @@ fn keyed(keys: Range<u32>) -> Vec<u8> {
     keys.flat_map(|key| format!("{key:07},{words}\n").into_bytes()).collect()
 }
 
-/// Through PgBouncer, each transaction of a lane may have another session of the server. If two lanes
-/// wait for each other in a later transaction, the load still detects it.
+/// Through PgBouncer, each transaction of a lane may have another session of the server. If a lane waits
+/// for another one in a later transaction, that one commits, and the load ends with the duplicate.
 #[test]
-fn lanes_that_wait_for_one_another_are_found_in_other_sessions() {
+fn lanes_that_wait_for_one_another_end_in_other_sessions() {
     let Some(program) = pgbouncer() else { return };
     let kept = Port::keep();
     let mut world = with_loader(&each_major().remove(0), kept.number);
@@ -308,7 +308,8 @@ fn lanes_that_wait_for_one_another_are_found_in_other_sessions() {
     input.write_all(&keyed(0..20_800)).unwrap();
     let loaded = "SELECT count(*) > 20700 FROM t";
     wait_until(|| "the lanes do not commit".into(), || world.sql(loaded) == "t");
-    // A chunk for each lane, with the same keys. Neither lane commits before the end of the input.
+    // A chunk for each lane, with the same keys. The first lane commits its chunk when the input has
+    // ended, so that the other one finds the key there.
     input.write_all(&keyed(30_000..35_200)).unwrap();
     input.write_all(&keyed(30_000..33_000)).unwrap();
     drop(input);
@@ -316,5 +317,7 @@ fn lanes_that_wait_for_one_another_are_found_in_other_sessions() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(4), "{said}");
-    assert!(said.contains("the same unique key as a record of another lane"), "{said}");
+    assert!(said.contains("duplicate key value violates unique constraint \"t_pkey\""), "{said}");
+    let rows = world.sql("SELECT count(*) FROM t");
+    assert!(said.contains(&format!("changed: {rows} rows are committed")), "{said}");
 }

@@ -202,6 +202,95 @@ fn a_role_whose_transactions_are_read_only() {
     });
 }
 
+/// A function, an aggregate and operators that fit the types in the program's own queries better
+/// than those of pg_catalog. Each of them fails.
+const PLANTED: &str = r#"
+    CREATE FUNCTION planted(text, name, text) RETURNS text LANGUAGE sql AS 'SELECT $1';
+    CREATE FUNCTION planted(text) RETURNS text LANGUAGE plpgsql AS $$BEGIN RAISE 'planted'; END$$;
+    CREATE AGGREGATE string_agg(name, text) (SFUNC = planted, STYPE = text, FINALFUNC = planted);
+    CREATE FUNCTION pg_get_expr(pg_node_tree, integer) RETURNS text LANGUAGE plpgsql
+      AS $$BEGIN RAISE 'planted'; END$$;
+    DO $do$ DECLARE o record; BEGIN
+      FOR o IN SELECT *, row_number() OVER () AS n FROM (VALUES
+        ('=', 'oid', 'regclass', 'boolean'), ('=', 'regclass', 'oid', 'boolean'),
+        ('=', 'regclass', 'regclass', 'boolean'), ('=', 'oid', 'integer', 'boolean'),
+        ('=', 'regproc', 'regproc', 'boolean'), ('<>', 'oid', 'regprocedure', 'boolean'),
+        ('&', 'smallint', 'integer', 'integer'), ('&&', 'integer[]', 'integer[]', 'boolean'),
+        ('||', 'text', 'name', 'text'), ('||', 'text', 'oid', 'text'),
+        ('||', 'text', 'integer', 'text'), ('||', 'bigint', 'bigint', 'text'),
+        ('->>', 'jsonb', 'jsonb', 'text'), ('#>>', 'json', 'json', 'text'),
+        ('+', 'numeric', 'bigint', 'numeric'), ('-', 'numeric', 'bigint', 'numeric'),
+        ('*', 'numeric', 'integer', 'numeric'),
+        ('<=', 'numeric', 'integer', 'boolean'), ('>', 'numeric', 'integer', 'boolean')
+      ) AS v(name, a, b, result) LOOP
+        EXECUTE format('CREATE FUNCTION planted_%5$s(%2$s, %3$s) RETURNS %4$s LANGUAGE plpgsql
+            AS $f$BEGIN RAISE ''planted''; END$f$;
+          CREATE OPERATOR %1$s (LEFTARG = %2$s, RIGHTARG = %3$s, FUNCTION = planted_%5$s)',
+          o.name, o.a, o.b, o.result, o.n);
+      END LOOP;
+    END $do$"#;
+
+/// The program's own queries call nothing that somebody else has created in a schema of the search
+/// path. The names in the user's functions are still looked up along that path.
+#[test]
+fn nothing_of_another_schema_is_called() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(PLANTED);
+        for called in [
+            "SELECT string_agg(relname, ',') FROM pg_class",
+            "SELECT FROM pg_class WHERE oid = 'pg_class'::regclass",
+        ] {
+            let error = world.conn.exec(called).unwrap_err();
+            assert!(error.to_string().contains("planted"), "{error}");
+        }
+        world.sql(
+            "CREATE TABLE log (a int);
+             CREATE FUNCTION logs() RETURNS trigger LANGUAGE plpgsql
+               AS 'BEGIN INSERT INTO log VALUES (NEW.a); RETURN NULL; END';
+             CREATE TABLE t (a serial, b text DEFAULT 'none'); CREATE INDEX t_b ON t (b);
+             CREATE TABLE p (a int, b text) PARTITION BY RANGE (a);
+             CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
+             CREATE TRIGGER at_once AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION logs();
+             CREATE CONSTRAINT TRIGGER at_last AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED
+               FOR EACH ROW EXECUTE FUNCTION logs()",
+        );
+        let file = world.file("rows.csv", b"1,x\n2,y\n");
+        let succeeds = |arguments: &[&str]| {
+            let output = world.run(arguments);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success() && !said.contains("planted"), "{arguments:?}: {said}");
+        };
+        for table in ["t", "p"] {
+            for more in [
+                &["plan"][..],
+                &["check"],
+                &["load"],
+                &["load", "--truncate", "--method", "staged"],
+                &["load", "--truncate", "--method", "insert"],
+                &["load", "--truncate", "--on-error", "reject", "--reject-file", "rejects.csv"],
+                &["load", "--method", "lanes", "--lanes", "2", "--indexes", "rebuild"],
+                &["load", "--once"],
+                &["load", "--once"],
+            ] {
+                succeeds(&[more, &[file.as_str(), "--table", table]].concat());
+            }
+        }
+        for loads in [
+            &["list"][..],
+            &["show", "1"],
+            &["verify", "1"],
+            &["forget", &file, "--table", "t"],
+            &["forget", "2"],
+            &["init"],
+        ] {
+            succeeds(&[&["loads"], loads].concat());
+        }
+        succeeds(&["repair"]);
+        assert_eq!(world.sql("SELECT count(*) FROM log"), "24");
+    });
+}
+
 /// A method whose rows subscribers would not get is refused if a publication has the table.
 #[test]
 fn a_published_table_is_not_loaded_without_wal() {

@@ -356,7 +356,7 @@ fn appended_rejects_are_lines_of_the_file() {
 }
 
 /// Whether a process has a handler for a signal.
-fn listens(pid: u32, signal: Signal) -> bool {
+pub fn listens(pid: u32, signal: Signal) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
     u64::from_str_radix(mask, 16).unwrap() >> (signal as i32 - 1) & 1 == 1

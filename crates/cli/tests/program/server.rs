@@ -3,8 +3,8 @@
 use crate::common::left_out;
 use pgsluice_engine::internals::Conn;
 use pgsluice_pgserver::{find_all, scratch};
-use std::fs;
-use std::os::unix::fs::{chown, symlink, DirBuilderExt, MetadataExt};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{chown, symlink, DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -136,6 +136,42 @@ fn root_starts_a_server_from_a_private_folder() {
     installed.expect(&["stop"]);
     fs::remove_dir_all(data.parent().unwrap()).unwrap();
     fs::remove_dir_all(programs.ancestors().nth(3).unwrap()).unwrap();
+}
+
+/// The server's user chooses the process in the pid file, and so the folder of programs that the
+/// commands look at. If root gives such a command, none of them runs as root.
+#[test]
+fn root_runs_programs_that_the_server_s_user_chooses_as_that_user() {
+    if !is_root() {
+        return left_out("programs that a server's user plants for root, since this is not root");
+    }
+    let dir = scratch().unwrap().join("planted");
+    let (data, bin) = (dir.join("data"), dir.join("bin"));
+    fs::create_dir(&dir).unwrap();
+    for folder in [&data, &bin] {
+        fs::create_dir(folder).unwrap();
+        chown(folder, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let (process, told) = (bin.join("process"), bin.join("told"));
+    fs::copy("/bin/sleep", &process).unwrap();
+    fs::write(bin.join("initdb"), "").unwrap();
+    let script = "#!/bin/sh\nid -u >\"${0%/*}/told\"\necho 'postgres (PostgreSQL) 18.0'\n";
+    fs::write(bin.join("postgres"), script).unwrap();
+    fs::set_permissions(bin.join("postgres"), Permissions::from_mode(0o755)).unwrap();
+    let mut server = Command::new(&process);
+    let mut server = server.arg("600").current_dir(&data).uid(NOBODY).gid(NOBODY).spawn().unwrap();
+    fs::write(data.join("postmaster.pid"), format!("{}\n", server.id())).unwrap();
+    for action in ["status", "url"] {
+        let _ = fs::remove_file(&told);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pgsluice"));
+        let output = command.args(["server", action, "--dir"]).arg(&dir).output().unwrap();
+        assert!(output.status.success(), "{action}: {output:?}");
+        let user = fs::read_to_string(&told).unwrap();
+        assert_eq!(user.trim(), NOBODY.to_string(), "{action}");
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+    fs::remove_dir_all(&dir).unwrap();
 }
 
 /// Invalid values of `--set` and `--port` exit with 2.

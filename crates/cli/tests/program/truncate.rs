@@ -1,6 +1,7 @@
 //! `--truncate`: the table has only the new rows, and other tables keep theirs.
 
-use crate::common::{each_major, World};
+use crate::common::{each_major, left_out, World};
+use crate::methods::with_extension;
 use std::process::Output;
 
 const LANES: [&str; 3] = ["--truncate", "--method", "lanes"];
@@ -126,4 +127,93 @@ fn children_are_neither_emptied_nor_locked() {
     }
     world.sql("COMMIT");
     assert_eq!(world.sql("SELECT count(*) || ' ' || sum(a) FROM p"), "3 10");
+}
+
+/// Tables with the shape of those in which TimescaleDB lists hypertables, and Citus distributed
+/// tables.
+const LISTS: &str = "CREATE SCHEMA _timescaledb_catalog;
+     CREATE TABLE _timescaledb_catalog.hypertable (schema_name name, table_name name);
+     SET allow_system_table_mods = on;
+     CREATE TABLE pg_catalog.pg_dist_partition (logicalrel regclass);
+     RESET allow_system_table_mods";
+
+/// What lists the table `t` there, and the extension.
+const LISTED: [(&str, &str); 2] = [
+    ("INSERT INTO _timescaledb_catalog.hypertable VALUES ('public', 't')", "timescaledb"),
+    ("INSERT INTO pg_catalog.pg_dist_partition VALUES ('t')", "citus"),
+];
+
+/// An empty table with indexes, and another one with a row of it.
+fn chunked(world: &mut World) {
+    world.sql(
+        "DELETE FROM _timescaledb_catalog.hypertable; DELETE FROM pg_catalog.pg_dist_partition;
+         DROP TABLE IF EXISTS t CASCADE; CREATE TABLE t (a int PRIMARY KEY, b int);
+         CREATE INDEX t_b ON t (b); CREATE TABLE chunk () INHERITS (t);
+         INSERT INTO chunk VALUES (7, 7)",
+    );
+}
+
+/// The rows of a hypertable and of a distributed table are in other tables. So it does not count as
+/// empty: its indexes are kept, and `--truncate` empties the other tables, too.
+#[test]
+fn a_table_whose_rows_are_in_other_tables_is_not_empty() {
+    let mut world = world();
+    world.sql(LISTS);
+    let (file, more) = (world.file("rows.csv", b"1,1\n2,2\n"), world.file("more.csv", b"3,3\n"));
+    let indexes = "SELECT string_agg(indexrelid::text, ' ' ORDER BY indexrelid) FROM pg_index \
+        WHERE indrelid = 't'::regclass";
+    let rows = "SELECT string_agg(a::text, ' ' ORDER BY a) FROM t";
+    for (list, extension) in LISTED {
+        chunked(&mut world);
+        world.sql(list);
+        let before = world.sql(indexes);
+        let planned = world.run(&["plan", &file, "--table", "t"]);
+        let planned = String::from_utf8_lossy(&planned.stdout).into_owned();
+        let kept = format!("keep index public.t_b: it belongs to the extension {extension}");
+        assert!(planned.contains(&kept), "{planned}");
+        world.load(&[&file, "--table", "t"]).unwrap();
+        world.load(&[&more, "--table", "t", "--indexes", "rebuild"]).unwrap();
+        assert_eq!(world.sql(rows), "1 2 3 7", "{extension}");
+        for method in ["auto", "lanes"] {
+            world.sql("DELETE FROM chunk; INSERT INTO chunk VALUES (7, 7)");
+            let emptied = ["--table", "t", "--truncate", "--method", method];
+            world.load(&[&[file.as_str()], &emptied[..]].concat()).unwrap();
+            assert_eq!(world.sql(rows), "1 2", "{extension} {method}");
+        }
+        assert_eq!(world.sql(indexes), before, "{extension}");
+        for method in ["copy-fresh", "unlogged", "unlogged-logged"] {
+            let emptied = ["--table", "t", "--truncate", "--method", method];
+            let told = world.load(&[&[more.as_str()], &emptied[..]].concat()).unwrap_err();
+            let why = format!("{extension} keeps the rows of this one in other tables");
+            assert!(told.contains("does not work on") && told.contains(&why), "{told}");
+        }
+        assert_eq!(world.sql(rows), "1 2", "{extension}");
+    }
+}
+
+/// A load by the server's extension does not lock and truncate such a table either.
+#[test]
+fn a_table_whose_rows_are_in_other_tables_is_not_locked_for_the_load() {
+    let installation = each_major().pop().unwrap();
+    let Some(installation) = with_extension(&installation) else {
+        return left_out("loads through the extension, which has not been built");
+    };
+    let mut world = World::new(&installation);
+    world.sql("CREATE EXTENSION pgsluice");
+    world.sql(LISTS);
+    let line = |a: usize| format!("{a},{a}\n").into_bytes();
+    let file = world.file("rows.csv", &(0..500_000).flat_map(line).collect::<Vec<u8>>());
+    let planned = |world: &World| {
+        let plan = world.run(&["plan", &file, "--table", "t"]);
+        String::from_utf8_lossy(&plan.stdout).into_owned()
+    };
+    chunked(&mut world);
+    let plan = planned(&world);
+    assert!(plan.contains("TRUNCATE TABLE ONLY \"public\".\"t\""), "{plan}");
+    for (list, extension) in LISTED {
+        chunked(&mut world);
+        world.sql(list);
+        let plan = planned(&world);
+        assert!(!plan.contains("TRUNCATE"), "{extension}: {plan}");
+    }
 }

@@ -117,6 +117,8 @@ pub struct Trigger {
     pub extension: Option<String>,
     /// the role owns that table
     pub owner: bool,
+    /// if that table is partitioned: `pg_trigger.oid` of its copies on the table's own partitions
+    pub copies: Option<Vec<u32>>,
     /// how it is disabled and enabled
     #[serde(flatten)]
     pub steps: Steps,

@@ -71,8 +71,10 @@ impl Chunk {
     }
 
     /// Returns the line end of the file, if it is known before the chunk or from its first record.
+    /// A piece of a record does not show it: what looks like a line end may be within quotes.
     pub fn line_end(&self, layout: &Layout) -> Eol {
-        let Some(dialect) = layout.dialect().filter(|_| self.eol == Eol::Unknown) else {
+        let shown = self.eol == Eol::Unknown && self.part == Part::Whole;
+        let Some(dialect) = layout.dialect().filter(|_| shown) else {
             return self.eol;
         };
         let mut scanner = self.scanner(dialect);
@@ -88,13 +90,11 @@ impl Chunk {
 
     /// Counts records and lines. Does not parse the fields if the line ends alone give the numbers.
     pub fn count(&self, layout: &Layout) -> Counts {
+        if self.part != Part::Whole {
+            return self.count_piece(layout);
+        }
         let end = if self.eol == Eol::Cr { b'\r' } else { b'\n' };
         let ends = || memchr::memchr_iter(end, &self.bytes).count() as u64;
-        if self.part != Part::Whole {
-            let records = u64::from(self.part == Part::LastPiece);
-            let lines = layout.dialect().map_or(records, |_| ends());
-            return Counts { records, lines };
-        }
         let plain = match layout.dialect() {
             None => false,
             Some(d) if d.format == Format::Csv => memchr::memchr(d.quote, &self.bytes).is_none(),
@@ -106,6 +106,20 @@ impl Chunk {
             return Counts { records: lines, lines };
         }
         self.count_cuts(layout).unwrap_or_else(|| self.count_records(layout))
+    }
+
+    /// Counts a record and its lines in pieces, by the rule of COPY: only the first character of a line
+    /// end counts, also within quotes, and in the text format an escaped one does not.
+    fn count_piece(&self, layout: &Layout) -> Counts {
+        let records = u64::from(self.part == Part::LastPiece);
+        let lines = match layout.dialect() {
+            Some(d) if d.format == Format::Csv => {
+                let end = if matches!(self.eol, Eol::Cr | Eol::CrNl) { b'\r' } else { b'\n' };
+                memchr::memchr_iter(end, &self.bytes).count() as u64
+            }
+            _ => records,
+        };
+        Counts { records, lines }
     }
 
     /// Counts where records end, which takes less than half as long as looking at their fields.
@@ -305,5 +319,36 @@ mod tests {
             }
         }
         assert!(compared > 20_000, "{compared}");
+    }
+
+    #[test]
+    fn a_record_in_pieces_has_the_lines_that_it_has_at_once() {
+        let csv = |eol: Eol, bytes: &'static [u8]| (Dialect::csv(), eol, bytes);
+        for (dialect, eol, bytes) in [
+            csv(Eol::Nl, b"1,\"a\r\nb\rc\nd\"\n"),
+            csv(Eol::CrNl, b"1,\"a\nb\r\nc\nd\"\r\n"),
+            csv(Eol::Cr, b"1,\"a\nb\rc\"\r"),
+            (Dialect::text(), Eol::Nl, b"1\ta\\\nb\n"),
+        ] {
+            let layout = Layout::Lines(dialect);
+            let whole = chunk(bytes.to_vec(), eol, false).count(&layout);
+            for at in 1..bytes.len() {
+                let piece =
+                    |bytes: &[u8], part| Chunk { part, ..chunk(bytes.to_vec(), eol, false) };
+                let first = piece(&bytes[..at], Part::Piece).count(&layout);
+                let rest = piece(&bytes[at..], Part::LastPiece).count(&layout);
+                let all = (first.records + rest.records, first.lines + rest.lines);
+                assert_eq!(all, (whole.records, whole.lines), "{} at {at}", bytes.escape_ascii());
+            }
+        }
+    }
+
+    /// The first record's line end is unknown: a line feed within its quotes says nothing of it.
+    #[test]
+    fn a_piece_does_not_show_the_line_end() {
+        let layout = Layout::Lines(Dialect::csv());
+        let last = chunk(b"b\nc\"\r\n".to_vec(), Eol::Unknown, false);
+        assert_eq!(last.line_end(&layout), Eol::Nl);
+        assert_eq!(Chunk { part: Part::LastPiece, ..last }.line_end(&layout), Eol::Unknown);
     }
 }

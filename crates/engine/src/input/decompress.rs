@@ -4,6 +4,7 @@
 //! If a file is truncated, it returns an error, not an end. The memory of a decoder is limited,
 //! whatever the file claims.
 
+use std::fmt;
 use std::io::{self, BufRead, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -97,8 +98,7 @@ impl<R: BufRead> BufRead for Taken<R> {
 /// # Errors
 ///
 /// Reading the first bytes failed, or this build does not support the format. Errors in the
-/// compressed data come from the returned reader, as [`io::ErrorKind::InvalidData`] or
-/// [`io::ErrorKind::UnexpectedEof`].
+/// compressed data come from the returned reader, and [`is_damage`] recognises them.
 pub fn open<R: Read + Send + 'static>(
     mut source: R,
     taken: &Arc<AtomicU64>,
@@ -114,7 +114,8 @@ pub fn open<R: Read + Send + 'static>(
 }
 
 /// A source that repeats a read after a signal has interrupted it. A decoder that receives this
-/// error loses its place, and its next read would be treated as the end.
+/// error loses its place, and its next read would be treated as the end. All other errors are marked
+/// as those of the source.
 struct Patient<R>(R);
 
 impl<R: Read> Read for Patient<R> {
@@ -122,10 +123,39 @@ impl<R: Read> Read for Patient<R> {
         loop {
             match self.0.read(out) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                outcome => return outcome,
+                outcome => return outcome.map_err(of_source),
             }
         }
     }
+}
+
+/// An error of the source of compressed data.
+#[derive(Debug)]
+struct OfSource(io::Error);
+
+impl fmt::Display for OfSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl std::error::Error for OfSource {}
+
+/// Marks an error of the source. Its kind is hidden, because a decoder may take
+/// [`io::ErrorKind::UnexpectedEof`] for the end. Errors of the operating system have numbers, which
+/// are kept.
+fn of_source(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(_) => error,
+        None => io::Error::other(OfSource(error)),
+    }
+}
+
+/// Whether the error is that the data are damaged, and not that the operating system or the source
+/// has failed.
+pub fn is_damage(error: &io::Error) -> bool {
+    let of_source = error.get_ref().is_some_and(|inner| inner.is::<OfSource>());
+    error.raw_os_error().is_none() && !of_source
 }
 
 fn decoder<R: BufRead + Send + 'static>(
@@ -401,6 +431,39 @@ mod tests {
                 let outcome = read(packed[..end].to_vec());
                 assert!(outcome.is_err(), "{compression:?} cut at {end} of {}", packed.len());
             }
+        }
+    }
+
+    /// Returns its bytes, then one error without a number of the operating system, then nothing.
+    struct Failing(io::Cursor<Vec<u8>>, Option<io::Error>);
+
+    impl Read for Failing {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            match self.0.read(out)? {
+                0 if !out.is_empty() => self.1.take().map_or(Ok(0), Err),
+                n => Ok(n),
+            }
+        }
+    }
+
+    /// If the source fails, its data are taken neither for damaged nor for complete.
+    #[test]
+    fn an_error_of_the_source_is_neither_damage_nor_the_end() {
+        for compression in ALL {
+            let packed = compress(compression, &sample());
+            // The first block of lz4 begins after 7 bytes.
+            for end in [SIGNATURE, 7, packed.len() / 2, packed.len() - 1] {
+                for kind in [io::ErrorKind::TimedOut, io::ErrorKind::UnexpectedEof] {
+                    let fault = io::Error::new(kind, "no answer");
+                    let source = Failing(io::Cursor::new(packed[..end].to_vec()), Some(fault));
+                    let (_, mut reader) = open(source, &Arc::default()).unwrap();
+                    let error = reader.read_to_end(&mut Vec::new()).unwrap_err();
+                    assert!(!is_damage(&error), "{compression:?}, {end} bytes: {error:?}");
+                    assert_eq!(error.to_string(), "no answer");
+                }
+            }
+            let cut = read(packed[..packed.len() / 2].to_vec()).unwrap_err();
+            assert!(is_damage(&cut), "{compression:?}: {cut:?}");
         }
     }
 

@@ -5,6 +5,7 @@
 
 use super::chunk::{Chunk, Counts, Part};
 use super::decompress;
+use super::file::unreadable;
 use super::reader::Reader;
 use super::records::Layout;
 use crate::error::Error;
@@ -15,7 +16,6 @@ use pgsluice_core::scan::Eol;
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::ops::Range;
-use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
 /// Number of bytes that are read and hashed at a time.
@@ -45,28 +45,50 @@ pub enum Compared {
     Same(u64),
 }
 
+/// A stream whose reads are errors once `stopped` returns true.
+pub struct StoppableRead<'s, R> {
+    /// the bytes
+    pub stream: R,
+    /// whether the user has stopped the load
+    pub stopped: &'s (dyn Fn() -> bool + Sync),
+}
+
+impl<R: Read> Read for StoppableRead<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match (self.stopped)() {
+            true => Err(io::Error::other("stopped")),
+            false => self.stream.read(buffer),
+        }
+    }
+}
+
 /// Compares a source with its known ranges, which must be in order. Does not look at records.
 ///
 /// # Errors
 ///
-/// The source cannot be read.
-pub fn compare(source: &dyn Source, known: &[KnownPiece]) -> Result<Compared, Error> {
+/// The source cannot be read or is damaged, or `stopped` returns true.
+pub fn compare(
+    source: &dyn Source,
+    known: &[KnownPiece],
+    stopped: &(dyn Fn() -> bool + Sync),
+) -> Result<Compared, Error> {
     let name = source.name();
-    let failed = |e: &io::Error| Error::io("read", &name, e);
-    let opened = source.open().map_err(|e| failed(&e))?;
-    let (_, mut stream) =
-        decompress::open(opened.bytes, &Arc::new(AtomicU64::new(0))).map_err(|e| failed(&e))?;
+    let failed = |e: io::Error| Error::io("read", &name, &e);
+    let bytes = source.open().map_err(failed)?.bytes;
+    let (compression, stream) = decompress::open(bytes, &Arc::default()).map_err(failed)?;
+    let failed = |e: io::Error| unreadable(&name, compression, &e);
+    let mut stream = StoppableRead { stream, stopped };
     let mut block = vec![0; BLOCK];
     let mut at = 0;
     for (pieces, piece) in known.iter().enumerate() {
         let gap = piece.bytes.start.saturating_sub(at);
-        let passed = take(&mut stream, gap, &mut block, |_| ()).map_err(|e| failed(&e))?;
+        let passed = take(&mut stream, gap, &mut block, |_| ()).map_err(failed)?;
         let length = piece.bytes.end - piece.bytes.start;
         let mut hasher = Hasher::new();
         let mut hash = |bytes: &[u8]| {
             hasher.update(bytes);
         };
-        let hashed = take(&mut stream, length, &mut block, &mut hash).map_err(|e| failed(&e))?;
+        let hashed = take(&mut stream, length, &mut block, &mut hash).map_err(failed)?;
         if passed < gap || hashed < length {
             return Ok(Compared::Ended { pieces, more: passed + hashed });
         }
@@ -75,7 +97,7 @@ pub fn compare(source: &dyn Source, known: &[KnownPiece]) -> Result<Compared, Er
         }
         at = piece.bytes.end;
     }
-    let more = take(&mut stream, u64::MAX, &mut block, |_| ()).map_err(|e| failed(&e))?;
+    let more = take(&mut stream, u64::MAX, &mut block, |_| ()).map_err(failed)?;
     Ok(Compared::Same(more))
 }
 
@@ -108,11 +130,13 @@ fn take(
 ///
 /// # Errors
 ///
-/// The source cannot be read, or its ranges do not begin and end where its records do.
+/// The source cannot be read, or its ranges do not begin and end where its records do, or `stopped`
+/// returns true.
 pub fn outside(
     input: &InputOptions,
     source: &Arc<dyn Source>,
     known: &[KnownPiece],
+    stopped: &(dyn Fn() -> bool + Sync),
 ) -> Result<Option<u64>, Error> {
     let input = InputOptions { sources: vec![source.clone()], notes: Vec::new(), ..input.clone() };
     let mut reader = Reader::open(&input)?;
@@ -120,6 +144,9 @@ pub fn outside(
     reader.know(&[known.to_vec()], &[false], &Arc::default())?;
     let mut free = Vec::new();
     while let Some(chunk) = reader.next(free)? {
+        if stopped() {
+            return Err(Error::cancelled());
+        }
         if !chunk.bytes.is_empty() {
             return Ok(Some(chunk.offset));
         }
@@ -359,7 +386,7 @@ mod tests {
             (&b""[..], 0..4, ended(0, 0)),
         ] {
             let source = BytesSource::new("rows", now);
-            assert_eq!(compare(&source, &known).unwrap(), compared);
+            assert_eq!(compare(&source, &known, &|| false).unwrap(), compared);
             let said = left(now, &known).unwrap_err().to_string();
             let bytes = format!("bytes {} to {}", differs.start, differs.end);
             assert!(said.contains(&bytes), "{said}");
@@ -370,6 +397,6 @@ mod tests {
         let grown = b"a,1\nb,23\n".to_vec();
         assert!(left(&grown, &[piece(&grown, 0..7)]).is_err());
         let source = BytesSource::new("rows", data.as_slice());
-        assert_eq!(compare(&source, &known).unwrap(), Compared::Same(4));
+        assert_eq!(compare(&source, &known, &|| false).unwrap(), Compared::Same(4));
     }
 }

@@ -16,7 +16,7 @@ mod records;
 pub use chunk::{Chunk, Counts, Part};
 pub use content::other_content;
 pub use file::HeaderLine;
-pub use known::{changed, compare, outside, Compared, KnownPiece, CORRECTION};
+pub use known::{changed, compare, outside, Compared, KnownPiece, StoppableRead, CORRECTION};
 pub use locate::{can_be_read_again, locate};
 pub use peek::{peek, Peek};
 pub use reader::{HeldStart, PassedLines, Reader};

@@ -27,19 +27,17 @@ pub(super) fn complete(recording: &Recording, lanes: &mut [Lane]) -> Result<(), 
 }
 
 /// Records in the transaction of each lane what it has loaded, and commits the lanes one after
-/// another. A single lane also completes the files. Returns the number of transactions.
+/// another. A single lane also completes the files. The recording counts the transactions.
 pub(super) fn commit_recorded(
     recording: &Recording,
     lanes: &mut [Lane],
     counts: &LaneCounts,
-    plan: &Plan,
-) -> Result<u64, Error> {
+) -> Result<(), Error> {
     let last = lanes.len() == 1;
     // The record counts all rows that nodes have. If a node is open, nothing is recorded.
     let rows = counts.rows + counts.there + counts.open;
-    let rows = last.then(|| rows - recording.committed.get());
-    lanes.iter_mut().try_for_each(|lane| lane.commit_pieces(rows, last))?;
-    Ok(plan.nodes.as_ref().map_or(lanes.len(), |to| to.nodes.len()) as u64)
+    let rows = last.then(|| rows - recording.committed.rows.get());
+    lanes.iter_mut().try_for_each(|lane| lane.commit_pieces(rows, last))
 }
 
 /// Commits the lanes, and adds to `steps` what was done before that. Returns the number of

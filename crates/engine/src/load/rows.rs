@@ -110,6 +110,7 @@ pub(crate) fn open_lanes(
         lanes[0].holds_table();
     }
     if plan.method == Method::Insert {
+        lanes[0].find_keys()?;
         // Each INSERT of a row is a separate transaction.
         transaction::leave(&mut lanes[0].conn)?;
     }

@@ -79,6 +79,9 @@ pub fn finish(
     frozen: bool,
     stopped: &dyn Fn() -> bool,
 ) -> Result<Finished, Error> {
+    if stopped() {
+        return Ok(Finished { statement: None, left: Some("the load was stopped".into()) });
+    }
     let Some(Statistics { statement, lock }) = statistics(conn, oid, table, frozen)? else {
         let left = Some("the role may not analyze the table".into());
         return Ok(Finished { statement: None, left });

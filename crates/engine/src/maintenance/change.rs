@@ -215,7 +215,7 @@ fn rename_columns(conn: &mut Conn, relation: u32, choice: &Choice) -> Result<(),
     let rows = conn.query(
         "SELECT a.attname FROM pg_catalog.pg_index i \
          JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indexrelid \
-         WHERE i.indrelid = $1::oid AND i.indexrelid = $2::regclass ORDER BY a.attnum",
+         WHERE i.indrelid = $1::oid AND i.indexrelid = $2::regclass::oid ORDER BY a.attnum",
         &[Some(&relation.to_string()), Some(&choice.name)],
     )?;
     let now = rows.iter().map(|r| r[0].as_deref().unwrap_or_default());

@@ -18,11 +18,12 @@ pub type Connect<'a> = dyn Fn() -> Result<Conn, Error> + Sync + 'a;
 /// The result for one object.
 pub type Outcome = (String, Result<Restored, Error>);
 
-/// The objects to recreate, and the longest wait for a lock.
+/// The objects to recreate, the longest wait for a lock, and whether to stop.
 #[derive(Clone, Copy)]
 struct Work<'a> {
     entry: &'a LedgerEntry,
     lock_timeout: Option<&'a str>,
+    stopped: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// Recreates the objects of `entry`, each in a separate transaction together with its mark in the
@@ -41,6 +42,21 @@ pub fn put_back_committed(
     entry: &LedgerEntry,
     lock_timeout: Option<&str>,
 ) -> Result<Vec<Outcome>, Error> {
+    put_back_until(open, workers, entry, lock_timeout, &|| false)
+}
+
+/// As [`put_back_committed`]. Once `stopped` returns true, no other object is begun.
+///
+/// # Errors
+///
+/// As for [`put_back_committed`].
+pub fn put_back_until(
+    open: &Connect,
+    workers: usize,
+    entry: &LedgerEntry,
+    lock_timeout: Option<&str>,
+    stopped: &(dyn Fn() -> bool + Sync),
+) -> Result<Vec<Outcome>, Error> {
     let mut conn = open()?;
     conn.exec(BEGIN)?;
     let name = relation_name(&mut conn, entry.relation)?;
@@ -54,7 +70,7 @@ pub fn put_back_committed(
         .iter()
         .filter(|c| !c.steps.build.is_empty() && !is_built(&objects, c))
         .collect();
-    let work = Work { entry, lock_timeout };
+    let work = Work { entry, lock_timeout, stopped };
     let built = build_all(&mut conn, open, workers, work, &missing);
     let mut outcomes = Vec::new();
     for choice in &entry.choices {
@@ -172,7 +188,8 @@ fn build_all(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Attaches one object if it is not yet in its previous state, compares it and marks it.
+/// Attaches one object if it is not yet in its previous state, compares it and marks it. A trigger is
+/// marked when its new copies are enabled, too.
 fn finish(
     conn: &mut Conn,
     work: Work<'_>,
@@ -188,8 +205,19 @@ fn finish(
             attach(conn, entry.relation, choice)?;
             is_back(conn, entry.relation, choice)?;
         }
-        ledger::mark(conn, &entry.load, choice)
+        match choice.copies {
+            Some(_) => Ok(()),
+            None => ledger::mark(conn, &entry.load, choice),
+        }
     })?;
+    if let Some(known) = &choice.copies {
+        // In another transaction: this one may wait for writers of the new partitions, and no writer
+        // of the partitioned table should wait for that.
+        in_transaction(conn, work, |conn| {
+            was_back &= !enable_new_copies(conn, choice, known)?;
+            ledger::mark(conn, &entry.load, choice)
+        })?;
+    }
     let was_back = was_back && seconds == 0.0;
     let seconds = seconds + start.elapsed().as_secs_f64();
     Ok(Restored { object: choice.object.clone(), seconds, was_back })
@@ -208,6 +236,36 @@ fn is_back(conn: &mut Conn, relation: u32, choice: &Choice) -> Result<(), Error>
     }
     // The statement has enabled another trigger, which has its name now.
     Err(Error::new(format!("{} was renamed, or its table was", choice.object)))
+}
+
+/// Enables the copies of a trigger on partitions that were attached while it was disabled: the server
+/// has created them disabled. They get its previous state, as by ALTER TABLE … ENABLE TRIGGER on the
+/// partitioned table. The copies that are `known` from before the load keep their own. Returns whether
+/// there is a new copy.
+fn enable_new_copies(conn: &mut Conn, choice: &Choice, known: &[u32]) -> Result<bool, Error> {
+    let state = &choice.steps.state;
+    let oid = state["oid"].as_u64().unwrap_or(0);
+    let known: Vec<String> = known.iter().map(|oid| oid.to_string()).collect();
+    // Without ONLY: a new partition may have partitions itself.
+    let rows = conn.query(
+        "SELECT pg_catalog.format('ALTER TABLE %I.%I %s TRIGGER %I', n.nspname, c.relname, \
+           CASE $2::text WHEN 'R' THEN 'ENABLE REPLICA' WHEN 'A' THEN 'ENABLE ALWAYS' \
+             ELSE 'ENABLE' END, g.tgname) \
+         FROM pg_catalog.pg_trigger g \
+         JOIN pg_catalog.pg_class c ON c.oid = g.tgrelid \
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE g.tgparentid = $1::oid AND g.tgenabled = 'D' AND g.oid <> ALL ($3::oid[]) \
+         ORDER BY g.oid",
+        &[
+            Some(&oid.to_string()),
+            state["enabled"].as_str(),
+            Some(&format!("{{{}}}", known.join(","))),
+        ],
+    )?;
+    for row in &rows {
+        conn.exec(row[0].as_deref().unwrap_or_default())?;
+    }
+    Ok(!rows.is_empty())
 }
 
 /// `tgenabled` of a trigger, on whatever table. It is found by its name, and after a rename by its
@@ -271,6 +329,9 @@ fn in_transaction(
     work: Work<'_>,
     run: impl FnOnce(&mut Conn) -> Result<(), Error>,
 ) -> Result<(), Error> {
+    if (work.stopped)() {
+        return Err(Error::cancelled());
+    }
     conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
     if let Some(timeout) = work.lock_timeout {
         let set = "SELECT pg_catalog.set_config('lock_timeout', $1, true)";

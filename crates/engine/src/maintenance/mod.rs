@@ -24,7 +24,7 @@ mod settings;
 pub use crate::session::sequences::{sequences, Moved};
 pub use after::{finish, finish_within, Finished};
 pub use change::{put_back, take_down, PutBack, Restored, TakenDown};
-pub use committed::{put_back_committed, Connect, Outcome};
+pub use committed::{put_back_committed, put_back_until, Connect, Outcome};
 pub use settings::for_builds;
 
 /// The report line for the created ledger.

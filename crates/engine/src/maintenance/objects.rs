@@ -5,8 +5,8 @@
 
 use super::settings;
 use crate::error::Error;
-use crate::facts::{Relation, TableObjects};
-use crate::session::catalog::objects;
+use crate::facts::{Index, Relation, TableObjects};
+use crate::session::catalog::{objects, rows_kept_by};
 use crate::session::conn::Conn;
 
 impl TableObjects {
@@ -27,8 +27,16 @@ impl TableObjects {
             foreign_keys = objects(conn, include_str!("foreign_keys.sql"), oid)?;
             triggers = objects(conn, include_str!("triggers.sql"), oid)?;
         }
+        let kept_by = rows_kept_by(conn, oid)?;
         conn.exec(&usual)?;
+        if let Some(extension) = kept_by {
+            // The tables with the rows have such indexes, too. The extension does not accept each
+            // statement that recreates one.
+            let keep = |index: &mut Index| index.extension = Some(extension.into());
+            indexes.iter_mut().for_each(keep);
+        }
         relation.empty = relation.kind == 'r'
+            && kept_by.is_none()
             && (relation.heap_bytes == 0 || relation.visible && is_empty(conn, &relation.name)?);
         Ok(TableObjects { relation, indexes, foreign_keys, triggers })
     }

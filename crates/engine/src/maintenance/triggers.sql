@@ -15,7 +15,9 @@ SELECT json_build_object(
   'attach', ARRAY[format('ALTER TABLE ONLY %I.%I %s TRIGGER %I', n.nspname, c.relname,
     CASE g.tgenabled WHEN 'O' THEN 'ENABLE' WHEN 'R' THEN 'ENABLE REPLICA'
       WHEN 'A' THEN 'ENABLE ALWAYS' ELSE 'DISABLE' END, g.tgname)],
-  'state', jsonb_build_object('enabled', g.tgenabled, 'oid', g.oid::bigint)
+  'state', jsonb_build_object('enabled', g.tgenabled, 'oid', g.oid::bigint),
+  'copies', CASE c.relkind WHEN 'p' THEN (SELECT coalesce(json_agg(k.oid::bigint), '[]')
+    FROM pg_trigger k WHERE k.tgparentid = g.oid) END
 ) FROM pg_trigger g
 JOIN pg_class c ON c.oid = g.tgrelid
 JOIN pg_namespace n ON n.oid = c.relnamespace

@@ -275,8 +275,8 @@ impl Found<'_> {
         if self.input.dialect().is_none() {
             return Ok((more > TRAILER.len() as u64).then_some(end));
         }
-        let (input, source) = (&self.input, &self.sources[i]);
-        read_long(conn, self.lease, || outside(input, source, known))
+        let (input, source, stop) = (&self.input, &self.sources[i], &self.stop);
+        read_long(conn, self.lease, || outside(input, source, known, &|| stop.is_set()))
     }
 
     /// Decides about a stream. It is compared while it is read. One row has what is known of its
@@ -337,9 +337,9 @@ impl Found<'_> {
             && row.content != row.number
             && row.size == seen.size
             && (&row.head, &row.tail) == (&ends.head, &ends.tail);
-        let (pieces, more, bytes, ended) = match read_long(conn, self.lease, || {
-            compare(source.as_ref(), &known)
-        })? {
+        let stop = &self.stop;
+        let comparing = || compare(source.as_ref(), &known, &|| stop.is_set());
+        let (pieces, more, bytes, ended) = match read_long(conn, self.lease, comparing)? {
             Compared::Same(more) => {
                 return Ok(Some(Beside { known, after: Ok(more), as_it_was, earlier: false }));
             }
@@ -382,9 +382,10 @@ impl Found<'_> {
 
     /// Returns another source to load that has the same bytes.
     fn copy_of(&self, conn: &mut Conn, seen: &Seen, ends: &Ends) -> Result<Option<usize>, Error> {
-        let content = (seen.size, ends.clone());
+        let (content, stop) = ((seen.size, ends.clone()), &self.stop);
         for other in self.by_ends.get(&content).into_iter().flatten() {
-            if read_long(conn, self.lease, || same(&self.seen[*other].name, &seen.name))? {
+            let name = &self.seen[*other].name;
+            if read_long(conn, self.lease, || same(name, &seen.name, &|| stop.is_set()))? {
                 return Ok(Some(*other));
             }
         }
@@ -393,8 +394,8 @@ impl Found<'_> {
 
     /// Whether a source has no records outside of these ranges, whose bytes it has.
     fn is_all(&self, conn: &mut Conn, i: usize, known: &[KnownPiece]) -> Result<bool, Error> {
-        let (input, source) = (&self.input, &self.sources[i]);
-        let outside = || Ok(matches!(outside(input, source, known), Ok(None)));
+        let (input, source, stop) = (&self.input, &self.sources[i], &self.stop);
+        let outside = || Ok(matches!(outside(input, source, known, &|| stop.is_set()), Ok(None)));
         Ok(input.dialect().is_some() && read_long(conn, self.lease, outside)?)
     }
 }

@@ -3,6 +3,7 @@
 use super::correction::correctable;
 use super::{begin_transaction, Once};
 use crate::error::Error;
+use crate::ledger::SETTINGS;
 use crate::report::Summary;
 use crate::session::conn::Conn;
 use crate::session::transaction::BEGIN;
@@ -24,7 +25,7 @@ impl Once {
                 // The load's row says why it stopped, if the server can still be reached.
                 let _ = despite_cancel(|| stopped(&mut self.guard, load, &error));
                 let error = correctable(error, &mut self.guard, recording);
-                return Err(resumable(error, recording.committed.get(), load));
+                return Err(resumable(error, recording.committed.rows.get(), load));
             }
         };
         // Closing the connection ends its transaction as well.
@@ -33,7 +34,7 @@ impl Once {
         summary.load = Some(load);
         summary.rejected_before = recording.earlier.rejected.records;
         summary.files_known = (self.names.len() - loaded) as u64;
-        summary.transactions += recording.transactions.get();
+        summary.transactions += recording.committed.transactions.get();
         summary.files = self.names;
         summary.notes.extend(self.notes.summed_up().into_iter().map(Text::from));
         Ok(summary)
@@ -57,7 +58,7 @@ impl Once {
 
 fn stopped(conn: &mut Conn, load: i64, error: &Error) -> Result<(), Error> {
     conn.exec("ROLLBACK")?;
-    conn.exec(&format!("{BEGIN}; SELECT pg_catalog.set_config('row_security', 'on', true)"))?;
+    conn.exec(&format!("{BEGIN}; {SETTINGS}"))?;
     conn.query(
         "UPDATE pgsluice_loads.loads SET state = 'stopped', ended = pg_catalog.clock_timestamp(), \
            error = $2 WHERE number = $1::bigint AND state = 'running'",

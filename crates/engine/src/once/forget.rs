@@ -4,15 +4,17 @@
 //! A running load is stopped first. The stop waits for transactions of that load that are about to
 //! commit (`record`). So the load commits nothing of what is forgotten here.
 
-use super::listing::open;
+use super::listing::{begin, connect, open};
 use super::rejects::absolute;
 use super::slices;
 use crate::error::Error;
+use crate::session::catalog;
 use crate::session::conn::{Conn, Rows};
 use crate::session::nodes;
 use std::path::Path;
 
-/// The rows of all names of the content that the name `$2` has in the table `$1`.
+/// The rows of all names of the content that the name `$2` has in the table with the qualified name
+/// `$1`.
 const OF_CONTENT: &str = "target = pg_catalog.to_regclass($1) AND coalesce(same_as, number) IN \
     (SELECT coalesce(n.same_as, n.number) FROM pgsluice_loads.sources n \
       WHERE n.target = pg_catalog.to_regclass($1) AND n.name = $2)";
@@ -44,7 +46,11 @@ pub fn forget(
 ) -> Result<Forgotten, Error> {
     let mut all = Forgotten { missing: files.len(), ..Forgotten::default() };
     let mut loads = Vec::new();
-    let Some(mut conn) = open(url)? else { return Ok(all) };
+    let Some(mut conn) = connect(url)? else { return Ok(all) };
+    // The transaction does not look names up as the user's SQL does.
+    let found = catalog::find(&mut conn, table)?;
+    let table = found.as_ref().map_or(table, |found| found.sql.as_str());
+    begin(&mut conn)?;
     for file in files {
         let path = Path::new(file).canonicalize().ok();
         // If the file is gone, resolve its folder alone.

@@ -1,7 +1,7 @@
 //! How a file is recognised: first by name, size and time, then by content if necessary.
 
 use crate::error::Error;
-use crate::input::Reader;
+use crate::input::{Reader, StoppableRead};
 use crate::options::InputOptions;
 use crate::source::Source;
 use crate::text::text;
@@ -138,19 +138,20 @@ pub(super) fn check_stream_name(name: &str) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// One of them cannot be read.
-pub(super) fn same(a: &str, b: &str) -> Result<bool, Error> {
+/// One of them cannot be read, or `stopped` returns true.
+pub(super) fn same(a: &str, b: &str, stopped: &(dyn Fn() -> bool + Sync)) -> Result<bool, Error> {
     let whole = |name: &str| {
-        let hash = File::open(Path::new(name)).and_then(|mut file| hash(&mut file, u64::MAX));
+        let stream = File::open(Path::new(name)).map(|stream| StoppableRead { stream, stopped });
+        let hash = stream.and_then(|stream| hash(stream, u64::MAX));
         hash.map_err(|e| Error::io("read", name, &e))
     };
     Ok(whole(a)? == whole(b)?)
 }
 
-/// The hash of at most `most` bytes from the file's position, in the input format of `bytea`.
-fn hash(file: &mut File, most: u64) -> io::Result<String> {
+/// The hash of at most `most` bytes from the stream's position, in the input format of `bytea`.
+fn hash(stream: impl Read, most: u64) -> io::Result<String> {
     let mut hasher = blake3::Hasher::new();
-    let mut source = file.take(most);
+    let mut source = stream.take(most);
     let mut block = vec![0; BLOCK.min(usize::try_from(most).unwrap_or(BLOCK))];
     loop {
         match source.read(&mut block) {

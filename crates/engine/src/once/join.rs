@@ -76,11 +76,13 @@ pub(crate) fn join(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Resu
     }
     let ends = found.ends(&left)?;
     let files: Vec<_> = left.iter().map(|i| (&found.seen[*i], &ends[i])).collect();
-    claim(&mut guard, target.oid, &files, true, waiting)?;
+    watch.interruptible(guard.canceller(), || {
+        claim(&mut guard, target.oid, &files, true, waiting)
+    })?;
     let mut conn = watch.connect(&options.target.url)?;
     begin_transaction(&mut conn, options)?;
     limit_pause(&mut conn, options.lease())?;
-    parts::plan_alone(&mut conn, target.oid)?;
+    watch.interruptible(conn.canceller(), || parts::plan_alone(&mut conn, target.oid))?;
     let left = found.incomplete(&mut conn, &target, left)?;
     let begun = found.begun_by_others(&mut conn, &target, &left, &ends)?;
     let joined: HashSet<usize> = begun.iter().map(|(i, _)| *i).collect();
@@ -88,7 +90,7 @@ pub(crate) fn join(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Resu
     let mut rows = found.rows(&mut conn, &target, &left, &ends)?;
     let unclaimed = incomplete_rows(&rows);
     if !unclaimed.is_empty() {
-        stop_unclaimed(&mut conn, &unclaimed, true)?;
+        watch.interruptible(conn.canceller(), || stop_unclaimed(&mut conn, &unclaimed, true))?;
         rows = found.rows(&mut conn, &target, &left, &ends)?;
     }
     found.decide(&mut conn, &left, &ends, rows)?;
@@ -96,7 +98,8 @@ pub(crate) fn join(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Resu
         conn.exec("COMMIT")?;
         return found.nothing(guard, target).map(Joined::Nothing);
     }
-    let (load, numbers) = found.register_shared(&mut conn, &target, options)?;
+    let (load, numbers) = watch
+        .interruptible(conn.canceller(), || found.register_shared(&mut conn, &target, options))?;
     let all = begun.into_iter().chain(numbers);
     let file = |(index, number): (usize, i64)| {
         (number, File { index, seen: found.seen[index].clone(), ends: ends[&index].clone() })
@@ -214,6 +217,15 @@ impl Member {
     pub fn take(&self, conn: &mut Conn, options: &Options) -> Result<Vec<SharedPart>, Error> {
         let most = options.once.as_ref().and_then(|once| once.commits_every()).unwrap_or(0);
         alone(conn, options, |conn| parts::take(conn, self.load, &self.list, most))
+    }
+
+    /// Gives up all parts of this machine. Returns whether it had any.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost.
+    pub fn free(&self, conn: &mut Conn, options: &Options) -> Result<bool, Error> {
+        alone(conn, options, |conn| parts::give_back(conn, self.load)).map(|parts| parts > 0)
     }
 
     /// Whether another machine has stopped the load of this one.
@@ -371,7 +383,7 @@ impl Member {
     ) -> Result<(), Error> {
         alone(conn, options, |conn| {
             parts::not_split(conn, self.load, part.number)?;
-            parts::give_back(conn, self.load)
+            parts::give_back(conn, self.load).map(drop)
         })
     }
 

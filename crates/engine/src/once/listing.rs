@@ -5,6 +5,7 @@ use super::lookup::{number, pieces, pieces_until};
 use super::tables;
 use crate::error::Error;
 use crate::input::{compare, Compared, KnownPiece};
+use crate::ledger::SETTINGS;
 use crate::session::conn::{Conn, Rows};
 use crate::session::transaction::BEGIN;
 use crate::source::FileSource;
@@ -221,7 +222,7 @@ fn difference(
     let differs = |bytes: &Range<u64>| {
         Ok(Some(format!("bytes {} to {} are not the same", bytes.start, bytes.end)))
     };
-    let (pieces, more) = match compare(&source, known)? {
+    let (pieces, more) = match compare(&source, known, &|| false)? {
         Compared::Differs { bytes, .. } => return differs(&bytes),
         Compared::Same(more) => (known.len(), more),
         Compared::Ended { pieces, more } if other_name => (pieces, more),
@@ -244,10 +245,18 @@ fn difference(
 
 /// Opens a connection and begins a transaction. Returns `None` if the ledger does not exist.
 pub(super) fn open(url: &str) -> Result<Option<Conn>, Error> {
-    let mut conn = Conn::open(url)?;
-    if !tables::there(&mut conn)? {
-        return Ok(None);
-    }
-    conn.exec(&format!("{BEGIN}; SELECT pg_catalog.set_config('row_security', 'on', true)"))?;
+    let Some(mut conn) = connect(url)? else { return Ok(None) };
+    begin(&mut conn)?;
     Ok(Some(conn))
+}
+
+/// Opens a connection. Returns `None` if the ledger does not exist.
+pub(super) fn connect(url: &str) -> Result<Option<Conn>, Error> {
+    let mut conn = Conn::open(url)?;
+    Ok(tables::there(&mut conn)?.then_some(conn))
+}
+
+/// Begins a transaction that uses the ledger.
+pub(super) fn begin(conn: &mut Conn) -> Result<(), Error> {
+    conn.exec(&format!("{BEGIN}; {SETTINGS}")).map(drop)
 }

@@ -30,13 +30,14 @@ pub mod tables;
 mod unclaimed;
 
 use crate::error::Error;
+use crate::ledger::SETTINGS;
 use crate::options::{Header, InputOptions, Options};
 use crate::report::Summary;
 use crate::session::conn::Conn;
 use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
 use crate::source::Source;
 use crate::text::Text;
-use crate::watch::Watch;
+use crate::watch::{Stop, Watch};
 use fingerprint::Fingerprint;
 use identity::{header_of, Ends, Seen};
 use lookup::{candidates, claim, KnownSource};
@@ -79,8 +80,13 @@ pub(crate) struct NothingNew {
 
 /// Begins a transaction that uses the ledger.
 pub(crate) fn begin_transaction(conn: &mut Conn, options: &Options) -> Result<(), Error> {
+    begin_under_own_path(conn, options)?;
+    conn.exec(SETTINGS).map(drop)
+}
+
+/// The same, but names are looked up as in the user's SQL until [`SETTINGS`] are set.
+fn begin_under_own_path(conn: &mut Conn, options: &Options) -> Result<(), Error> {
     conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
-    conn.exec("SELECT pg_catalog.set_config('row_security', 'on', true)")?;
     if let Some(timeout) = &options.target.lock_timeout {
         let set = "SELECT pg_catalog.set_config('lock_timeout', $1, true)";
         conn.query(set, &[Some(timeout)])?;
@@ -103,7 +109,9 @@ pub(crate) fn begin(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Res
     let mut conn = None;
     if !left.is_empty() {
         let files: Vec<_> = left.iter().map(|i| (&found.seen[*i], &ends[i])).collect();
-        claim(&mut guard, target.oid, &files, false, waiting)?;
+        watch.interruptible(guard.canceller(), || {
+            claim(&mut guard, target.oid, &files, false, waiting)
+        })?;
         // Another load may have completed some of them while this one waited.
         left = found.incomplete(&mut guard, &target, left)?;
         let mut rows = found.rows(&mut guard, &target, &left, &ends)?;
@@ -111,7 +119,7 @@ pub(crate) fn begin(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Res
         if !unclaimed.is_empty() {
             let conn = conn.insert(watch.connect(&options.target.url)?);
             begin_transaction(conn, options)?;
-            stop_unclaimed(conn, &unclaimed, false)?;
+            watch.interruptible(conn.canceller(), || stop_unclaimed(conn, &unclaimed, false))?;
             conn.exec("COMMIT")?;
             rows = found.rows(&mut guard, &target, &left, &ends)?;
         }
@@ -122,7 +130,8 @@ pub(crate) fn begin(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Res
     }
     let names: Vec<String> = found.sources.iter().map(|s| s.name()).collect();
     let conn = conn.map_or_else(|| watch.connect(&options.target.url), Ok)?;
-    let recording = found.register(conn, target, options)?;
+    let recording =
+        watch.interruptible(conn.canceller(), || found.register(conn, target, options))?;
     check_claims(&mut guard)?;
     Ok(Begun::Load(Once {
         guard,
@@ -134,7 +143,6 @@ pub(crate) fn begin(options: &Options, watch: &Watch, waiting: &dyn Fn()) -> Res
 
 /// Opens a connection for the claims, and reads the metadata of the table and of the sources.
 fn open<'o>(options: &'o Options, watch: &Watch) -> Result<(Conn, Target, Found<'o>), Error> {
-    options.check_once()?;
     let sources = &options.input.sources;
     let name = options.once.as_ref().and_then(|once| once.source_name.as_deref());
     if let Some(name) = name {
@@ -146,14 +154,17 @@ fn open<'o>(options: &'o Options, watch: &Watch) -> Result<(Conn, Target, Found<
     let seen = sources.iter().map(|s| Seen::of(s.as_ref(), name)).collect::<Result<Vec<_>, _>>()?;
     let mut guard = watch.connect(&options.target.url)?;
     tables::ensure(&mut guard)?;
-    begin_transaction(&mut guard, options)?;
+    begin_under_own_path(&mut guard, options)?;
     let target = target(&mut guard, options)?;
     check_partitions(&mut guard, &target, options)?;
+    guard.exec(SETTINGS)?;
     let fingerprint = Fingerprint::of(options);
     let input = InputOptions { sources: Vec::new(), ..options.input.clone() };
     let append = options.once.as_ref().is_some_and(|once| once.append);
     let lease = options.lease();
-    let found = Found { seen, fingerprint, sources, input, append, lease, ..Found::default() };
+    let stop = watch.stop.clone();
+    let found =
+        Found { seen, fingerprint, sources, input, append, lease, stop, ..Found::default() };
     Ok((guard, target, found))
 }
 
@@ -169,6 +180,8 @@ struct Found<'s> {
     append: bool,
     /// how long a transaction may be idle if others wait for it
     lease: Duration,
+    /// whether the user has stopped the load
+    stop: Stop,
     notes: Notes,
     /// the names of all sources
     names: HashSet<String>,
@@ -195,6 +208,9 @@ impl Found<'_> {
     /// The hashes of the ends of these sources, and of their headers.
     fn ends(&self, left: &[usize]) -> Result<HashMap<usize, Ends>, Error> {
         let of = |i: &usize| {
+            if self.stop.is_set() {
+                return Err(Error::cancelled());
+            }
             let mut ends = self.seen[*i].ends()?;
             if self.has_header() && !self.seen[*i].stream {
                 ends.header = header_of(&self.input, &self.sources[*i]);

@@ -315,13 +315,13 @@ pub(super) fn known(conn: &mut Conn, parts: &[SharedPart]) -> Result<Vec<Vec<Kno
     Ok(known)
 }
 
-/// Gives up all parts of a load.
-pub(crate) fn give_back(conn: &mut Conn, load: i64) -> Result<(), Error> {
-    conn.query(
+/// Gives up all parts of a load. Returns how many it had.
+pub(crate) fn give_back(conn: &mut Conn, load: i64) -> Result<u64, Error> {
+    conn.query_counted(
         "UPDATE pgsluice_loads.parts SET load = NULL WHERE load = $1::bigint",
         &[Some(&load.to_string())],
     )
-    .map(drop)
+    .map(|(_, parts)| parts)
 }
 
 /// Records why some of these parts cannot be loaded. No machine takes them while others are at

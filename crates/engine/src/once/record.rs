@@ -26,7 +26,7 @@ use crate::input::{changed, KnownPiece};
 use crate::ledger::under_policies;
 use crate::options::Options;
 use crate::reject::{Amount, Earlier, Kept, Reserved};
-use crate::report::Counter;
+use crate::report::{Committed, Counter};
 use crate::session::conn::Conn;
 use serde::Serialize;
 use serde_json::Value;
@@ -162,10 +162,8 @@ pub(crate) struct Recording {
     pub earlier: Earlier,
     /// the options of the load; transactions begin with its settings
     pub options: Options,
-    /// rows that are committed before the end of the load
-    pub committed: Counter,
-    /// transactions that are committed before the end of the load
-    pub transactions: Counter,
+    /// what is committed so far
+    pub committed: Committed,
     /// held by the lane that moves sequences, before it has used any of them in its transaction
     pub moving: Mutex<()>,
     /// rows of `commits` that the load has written
@@ -229,8 +227,7 @@ impl Recording {
             rejects: Mutex::default(),
             earlier: Earlier::default(),
             options,
-            committed: Counter::default(),
-            transactions: Counter::default(),
+            committed: Committed::default(),
             moving: Mutex::default(),
             commits: Arc::default(),
             parts: None,

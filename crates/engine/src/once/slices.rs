@@ -25,6 +25,7 @@ use crate::input::{changed, compare, Compared, Counts, KnownPiece};
 use crate::ledger::{self, under_policies, State};
 use crate::session::conn::{Conn, Rows};
 use crate::session::transaction::{BEGIN, SYNCHRONOUS};
+use crate::watch::{Stop, Watch};
 use blake3::Hash;
 use serde::Serialize;
 use serde_json::{json, Value};
@@ -121,8 +122,9 @@ fn there(conn: &mut Conn) -> Result<bool, Error> {
             "which files the node has is not known, since its table pgsluice_loads.slices cannot be used: {why}"
         ))
         .with_hint(
-            "the schema and its tables must belong to the role, to the owner of the database or to \
-             a superuser: ALTER SCHEMA and ALTER TABLE ... OWNER TO; and the role needs the rights \
+            "the schema and all its tables must belong to the role, to the owner of the database \
+             or to a superuser; change their owner (ALTER SCHEMA, ALTER TABLE) only if you trust \
+             the present one, whose triggers other roles would run; and the role needs the rights \
              that pgsluice loads init `print` grants",
         )),
         State::Ready | State::Missing => Ok(true),
@@ -165,9 +167,10 @@ impl Recording {
         conn: &mut Conn,
         root: u32,
         tables: &[SliceTable<'_>],
+        watch: &Watch,
     ) -> Result<Vec<NodeSlice>, Error> {
         let files: Vec<_> = self.files.iter().map(|file| (&file.seen, &file.ends)).collect();
-        claim(conn, root, &files, false, &|| ())?;
+        watch.interruptible(conn.canceller(), || claim(conn, root, &files, false, &|| ()))?;
         conn.exec("RELEASE SAVEPOINT pgsluice_claim")?;
         if !there(conn)? {
             return Ok(Vec::new());
@@ -181,7 +184,7 @@ impl Recording {
             if covers(&self.known[number::<usize>(&row[1])], &bytes) {
                 continue;
             }
-            if let Some(slice) = self.slice(row, tables, &fingerprint)? {
+            if let Some(slice) = self.slice(row, tables, &fingerprint, &watch.stop)? {
                 found.push(slice);
             }
         }
@@ -231,6 +234,7 @@ impl Recording {
         row: &[Option<String>],
         tables: &[SliceTable<'_>],
         fingerprint: &Fingerprint,
+        stop: &Stop,
     ) -> Result<Option<NodeSlice>, Error> {
         let text = |i: usize| row[i].clone().unwrap_or_default();
         let (table, source) = (tables[number::<usize>(&row[0])], number::<usize>(&row[1]));
@@ -241,7 +245,7 @@ impl Recording {
         let content = Content { source, bytes: number(&row[7])..number(&row[8]), hash };
         let compared = || {
             let (bytes, counts) = (content.bytes.clone(), Counts::default());
-            compare(own.as_ref(), &[KnownPiece { bytes, counts, hash }])
+            compare(own.as_ref(), &[KnownPiece { bytes, counts, hash }], &|| stop.is_set())
         };
         if by_name && !file.seen.stream && !same_ends {
             return Err(match compared()? {
@@ -342,7 +346,7 @@ impl Recording {
              FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS n(\"table\" text, name text, \
                  size bigint, head bytea, tail bytea, hash bytea) \
                JOIN pgsluice_loads.slices s \
-                 ON s.target = pg_catalog.to_regclass(n.\"table\") AND s.hash = n.hash \
+                 ON s.target::oid = pg_catalog.to_regclass(n.\"table\")::oid AND s.hash = n.hash \
              ORDER BY 4 LIMIT 1",
             &[Some(slices)],
         )?;
@@ -397,7 +401,7 @@ pub(super) fn forget(
 ) -> Result<bool, Error> {
     // If a crash undid this, the next load would treat the file as loaded.
     conn.exec(&format!("{BEGIN}; {SYNCHRONOUS}"))?;
-    conn.exec("SELECT pg_catalog.set_config('row_security', 'on', true)")?;
+    conn.exec(ledger::SETTINGS)?;
     if !there(conn)? {
         return Ok(false);
     }

@@ -30,7 +30,7 @@ pub(super) fn check_partitions(
     let rows = conn.query(
         "SELECT p.relid::regclass, c.relkind = 'f' \
          FROM pg_catalog.pg_partition_tree($1::oid::regclass) p \
-         JOIN pg_catalog.pg_class c ON c.oid = p.relid \
+         JOIN pg_catalog.pg_class c ON c.oid = p.relid::oid \
          WHERE c.relkind = 'f' OR c.relpersistence = 'u' AND c.relkind = 'r' AND NOT $2::boolean \
          LIMIT 1",
         &[Some(&target.oid.to_string()), Some(&unlogged.to_string())],

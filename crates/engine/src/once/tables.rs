@@ -184,10 +184,37 @@ pub fn statements() -> String {
 ///
 /// # Errors
 ///
-/// The server cannot be reached, or as for a load that needs the tables.
+/// Other roles would not use tables of this role, the server cannot be reached, or as for a load
+/// that needs the tables.
 pub fn init(url: &str) -> Result<i32, Error> {
-    ensure(&mut Conn::open(url)?)?;
+    let mut conn = Conn::open(url)?;
+    if version(&mut conn)? != Some(VERSION) {
+        for_all(&mut conn)?;
+    }
+    ensure(&mut conn)?;
     Ok(VERSION)
+}
+
+/// Checks that other roles use tables that this role creates, unless the schema is its own already.
+/// A member of the owner is not trusted as the owner is.
+fn for_all(conn: &mut Conn) -> Result<(), Error> {
+    let rows = conn.exec(
+        "SELECT r.rolname, pg_catalog.pg_get_userbyid(d.datdba) \
+         FROM pg_catalog.pg_roles r, pg_catalog.pg_database d \
+         WHERE r.rolname = current_user AND d.datname = pg_catalog.current_database() \
+           AND NOT r.rolsuper AND r.oid <> d.datdba \
+           AND NOT EXISTS (SELECT FROM pg_catalog.pg_namespace n \
+             WHERE n.nspname = 'pgsluice_loads' AND n.nspowner = r.oid)",
+    )?;
+    let Some(row) = rows.first() else { return Ok(()) };
+    let [role, owner] = [0, 1].map(|i| row[i].as_deref().unwrap_or_default());
+    Err(Error::new(format!("the tables would belong to {role}, and other roles would not use them"))
+        .with_hint(text!(
+            "run this as {}, which owns the database, or as a superuser; members set PGOPTIONS='-c role={}'; \
+             a load with `once` creates them for its own role",
+            owner,
+            owner
+        )))
 }
 
 /// Creates the tables if they are missing, and upgrades tables of earlier versions. Call this
@@ -267,6 +294,7 @@ fn of_another(version: i32) -> Error {
 
 fn unusable(why: &str) -> Error {
     Error::new(text!("tables in the schema pgsluice_loads are needed: {}", why)).with_hint(
-        "pgsluice loads init creates or upgrades them if the owner of the database runs it",
+        "pgsluice loads init creates or upgrades them if the owner of the database runs it; a schema that \
+         belongs to another role must be dropped before that",
     )
 }

@@ -95,7 +95,7 @@ impl Options {
     /// # Errors
     ///
     /// One of them cannot.
-    pub fn check_once(&self) -> Result<(), Error> {
+    pub(super) fn check_once(&self) -> Result<(), Error> {
         let Some(once) = &self.once else { return Ok(()) };
         let target = &self.target;
         let never = [

@@ -76,6 +76,15 @@ pub(super) fn fired_for(plan: &Plan, options: &Options) -> Option<Text> {
     Some(text!("the statement triggers fire once for each {}", each))
 }
 
+/// A note if several connections are requested with a method that has one.
+pub(super) fn without_lanes(plan: &Plan, options: &Options) -> Option<Text> {
+    let lanes = options.target.lanes.filter(|lanes| *lanes > 1 && plan.method != Method::Lanes)?;
+    Some(text!(
+        "`lanes` {} has no effect without `method` lanes: one connection sends the rows",
+        lanes
+    ))
+}
+
 /// One connection for each core, but at most half of the server's connections. Other sessions need
 /// some, and the server would reject those above the limit.
 pub(super) fn default_lanes(cores: usize, server: &ServerFacts) -> usize {

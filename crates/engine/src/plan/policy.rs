@@ -72,6 +72,9 @@ pub struct Choice {
     /// numbers of the table's columns that an index is on
     #[serde(default)]
     pub attnums: Vec<i16>,
+    /// for a trigger of a partitioned table: `pg_trigger.oid` of its copies on the partitions
+    #[serde(default)]
+    pub copies: Option<Vec<u32>>,
 }
 
 /// The decisions for all objects of the table.
@@ -128,14 +131,10 @@ pub fn decide(objects: &TableObjects, request: &Request) -> Policy {
     for trigger in objects.triggers.iter().filter(|t| t.enabled != 'D') {
         if request.triggers == Triggers::Off {
             let name = trigger.full_name();
-            let verdict = turn_off(trigger, request);
-            choices.push(choice(
-                "trigger",
-                format!("trigger {name}"),
-                name,
-                verdict,
-                &trigger.steps,
-            ));
+            let (object, verdict) = (format!("trigger {name}"), turn_off(trigger, request));
+            let mut choice = choice("trigger", object, name, verdict, &trigger.steps);
+            choice.copies.clone_from(&trigger.copies);
+            choices.push(choice);
         }
     }
     for index in &objects.indexes {
@@ -159,7 +158,7 @@ fn choice(kind: &str, object: String, name: String, verdict: Verdict, steps: &St
     };
     let (kind, steps) = (kind.into(), steps.clone());
     let (columns, attnums) = (Vec::new(), Vec::new());
-    Choice { object, kind, name, down, reason, steps, columns, attnums }
+    Choice { object, kind, name, down, reason, steps, columns, attnums, copies: None }
 }
 
 /// The conditions for dropping an object of any kind.

@@ -14,10 +14,15 @@ pub(super) fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> R
     refuse_once(method, table, options)?;
     let alters = matches!(method, Method::Unlogged | Method::UnloggedLogged);
     let whole = alters || method == Method::CopyFresh;
-    if whole && table.kind != 'r' {
+    if whole && !table.is_plain() {
         // Older servers accept SET UNLOGGED for a partitioned table and do nothing.
-        return Err(Error::new(format!("{method} does not work on {}", table.sql))
-            .with_hint("it needs a plain table; load the partitions one by one"));
+        let error = Error::new(format!("{method} does not work on {}", table.sql));
+        return Err(match table.rows_kept_by {
+            Some(extension) => error.with_hint(format!(
+                "it needs a plain table; {extension} keeps the rows of this one in other tables"
+            )),
+            None => error.with_hint("it needs a plain table; load the partitions one by one"),
+        });
     }
     if whole && !table.empty && !options.target.truncate {
         return Err(Error::new(format!(
@@ -40,8 +45,9 @@ pub(super) fn steps(plan: &mut Plan, table: &TableFacts, options: &Options) -> R
         )
         .with_hint("`landing` unlogged, the default, writes it to no WAL"));
     }
-    // Tables that inherit from this one are not loaded, so they are not emptied either.
-    let only = if table.kind == 'p' { "" } else { "ONLY " };
+    // Tables that inherit from this one are not loaded, so they are not emptied either, unless they
+    // have its rows.
+    let only = if table.kind == 'p' || table.rows_kept_by.is_some() { "" } else { "ONLY " };
     if options.target.truncate && method == Method::Lanes {
         refuse_delete(table)?;
         plan.before.push(format!("DELETE FROM {only}{}", plan.table));

@@ -235,6 +235,13 @@ fn what_lanes_are() {
         c.options.rejects = rejects();
     });
     assert_eq!(apart.plan().lanes, 1);
+    // Other methods have one connection, and the plan says so if more are requested.
+    for (requested, noted) in [(None, false), (Some(1), false), (Some(2), true)] {
+        let plan = typed().with(|c| c.options.target.lanes = requested).plan();
+        let note = "lanes 2 has no effect without method lanes";
+        assert_eq!(plan.notes.iter().any(|n| n.contains(note)), noted, "{requested:?}");
+        assert_eq!(plan.lanes, 1, "{requested:?}");
+    }
 }
 
 /// If a method cannot do something, it is an error. No other method is used.

@@ -9,8 +9,8 @@ const DEFAULT_SHARE: f64 = 10.0;
 /// With this number of rejects or fewer, a load never exceeds the default limit.
 const DEFAULT_FLOOR: u64 = 100;
 
-/// With more rejects than this, the default does not wait for the end of the input if more than
-/// half of the records are rejected.
+/// With more rejects than this, a share below half does not wait for the end of the input if more
+/// than half of the records are rejected.
 const HOPELESS: u64 = 10_000;
 
 /// Numbers of records and of their lines.
@@ -47,7 +47,8 @@ pub enum Limit {
     None,
     /// this number; with one more, the load fails at once
     Count(u64),
-    /// this share of what was read, in per cent, checked at the end of the input
+    /// this share of what was read, in per cent, checked at the end of the input; below 50 % also
+    /// before it, as the default is, if most records are rejected
     Percent(f64),
 }
 
@@ -74,10 +75,12 @@ impl Limit {
     /// Whether a running load that has read `read` records already exceeds the limit.
     pub fn exceeded(&self, rejected: Amount, read: u64) -> bool {
         let most = rejected.records.max(rejected.lines);
+        let hopeless = rejected.records > HOPELESS && rejected.records > read / 2;
         match self {
             Limit::Count(limit) => most > *limit,
-            Limit::Default => rejected.records > HOPELESS && rejected.records > read / 2,
-            Limit::None | Limit::Percent(_) => false,
+            Limit::Default => hopeless,
+            Limit::Percent(share) => hopeless && *share < 50.0,
+            Limit::None => false,
         }
     }
 
@@ -170,5 +173,14 @@ mod tests {
         assert!(!limit.exceeded(of(10_000, 10_000), 10_000));
         assert!(!limit.exceeded(of(10_001, 10_001), 100_000));
         assert!(limit.exceeded(of(10_001, 10_001), 12_000));
+    }
+
+    #[test]
+    fn a_percentage_below_half_stops_what_is_mostly_rejected() {
+        let stops = |share| Limit::Percent(share).exceeded(of(10_001, 10_001), 12_000);
+        assert!(stops(0.1) && stops(49.9));
+        assert!(!stops(50.0) && !stops(100.0));
+        assert!(!Limit::Percent(0.1).exceeded(of(10_000, 10_000), 10_000));
+        assert!(!Limit::Percent(0.1).exceeded(of(10_001, 10_001), 100_000));
     }
 }

@@ -35,6 +35,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// A pair of reject files, and how much of it belongs to committed transactions.
@@ -304,8 +305,16 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::io(what, &path.display().to_string(), error)
 }
 
+/// Opens a file for reading and writing, or creates it. A symbolic link is an error: the name may
+/// be from a row that another role has written, and a link in that role's folder could lead to any
+/// file.
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).custom_flags(libc::O_NOFOLLOW);
+    options.open(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => io::Error::other("it is a symbolic link"),
+        _ => error,
+    })
 }
 
 /// Opens the two files of a pair, and hashes at most `most` bytes of each.

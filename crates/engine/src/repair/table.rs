@@ -8,7 +8,7 @@
 
 use crate::error::{Error, Kind};
 use crate::ledger::{self, LedgerEntry, PREPARED_LANES};
-use crate::maintenance::put_back_committed;
+use crate::maintenance::put_back_until;
 use crate::once::record::Target;
 use crate::once::{begin_transaction, NothingNew};
 use crate::options::Options;
@@ -40,7 +40,7 @@ pub(crate) fn put_back_on(
 ) -> Result<Vec<String>, Error> {
     let mut done = Vec::new();
     for LedgerEntry { load, .. } in of_table(guard, target.oid)? {
-        if !is_free(guard, &load, waiting)? {
+        if !is_free(guard, &load, watch, waiting)? {
             continue;
         }
         // The load, or a repair, may have ended before this lock was taken.
@@ -53,7 +53,7 @@ pub(crate) fn put_back_on(
     }
     if waiting.is_some() {
         for (load, _) in ledger::of_others(guard, target.oid)? {
-            is_free(guard, &load, waiting)?;
+            is_free(guard, &load, watch, waiting)?;
         }
         if let Some((_, object)) = ledger::of_others(guard, target.oid)?.first() {
             return Err(Error::new(format!("an earlier load dropped or disabled: {object}"))
@@ -123,13 +123,18 @@ fn of_table(guard: &mut Conn, oid: u32) -> Result<Vec<LedgerEntry>, Error> {
 
 /// Whether no other session is at work on the objects of a load. If none is, none can begin until
 /// the transaction of `guard` ends.
-fn is_free(guard: &mut Conn, load: &str, waiting: Option<&dyn Fn()>) -> Result<bool, Error> {
+fn is_free(
+    guard: &mut Conn,
+    load: &str,
+    watch: &Watch,
+    waiting: Option<&dyn Fn()>,
+) -> Result<bool, Error> {
     if ledger::lock(guard, load)? {
         return Ok(true);
     }
     let Some(waiting) = waiting else { return Ok(false) };
     waiting();
-    ledger::wait(guard, load).map(|()| true)
+    watch.interruptible(guard.canceller(), || ledger::wait(guard, load)).map(|()| true)
 }
 
 fn put_back_entry(
@@ -139,7 +144,8 @@ fn put_back_entry(
 ) -> Result<Vec<String>, Error> {
     let load = &options.target;
     let (open, workers) = (|| watch.connect(&load.url), load.lanes.unwrap_or(1));
-    let outcomes = put_back_committed(&open, workers, entry, load.lock_timeout.as_deref())?;
+    let (timeout, stopped) = (load.lock_timeout.as_deref(), || watch.stop.is_set());
+    let outcomes = put_back_until(&open, workers, entry, timeout, &stopped)?;
     let mut done = Vec::new();
     for (object, outcome) in outcomes {
         let restored = outcome.map_err(|error| cannot(&object, &error))?;

@@ -29,24 +29,28 @@ pub(crate) fn objects<T: DeserializeOwned>(
 /// The connection is lost.
 pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
     let rows = conn.exec(
-        "SELECT current_setting('server_encoding'), current_setting('wal_level'), \
-         pg_size_bytes(current_setting('max_wal_size')), \
-         pg_size_bytes(current_setting('shared_buffers')), \
-         extract(epoch from current_setting('checkpoint_timeout')::interval)::int, \
-         current_setting('wal_compression'), current_setting('max_prepared_transactions'), \
-         current_setting('DateStyle'), current_setting('TimeZone'), \
-         current_setting('IntervalStyle'), current_setting('lc_monetary'), \
-         current_setting('array_nulls'), \
+        "SELECT pg_catalog.current_setting('server_encoding'), \
+         pg_catalog.current_setting('wal_level'), \
+         pg_catalog.pg_size_bytes(pg_catalog.current_setting('max_wal_size')), \
+         pg_catalog.pg_size_bytes(pg_catalog.current_setting('shared_buffers')), \
+         extract(epoch from pg_catalog.current_setting('checkpoint_timeout')::interval)::int, \
+         pg_catalog.current_setting('wal_compression'), \
+         pg_catalog.current_setting('max_prepared_transactions'), \
+         pg_catalog.current_setting('DateStyle'), pg_catalog.current_setting('TimeZone'), \
+         pg_catalog.current_setting('IntervalStyle'), pg_catalog.current_setting('lc_monetary'), \
+         pg_catalog.current_setting('array_nulls'), \
          (SELECT e.extversion FROM pg_catalog.pg_extension e \
-           JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_catalog.pg_extension'::regclass \
-             AND d.refobjid = e.oid AND d.classid = 'pg_catalog.pg_class'::regclass AND d.deptype = 'e' \
+           JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_catalog.pg_extension'::regclass::oid \
+             AND d.refobjid = e.oid AND d.classid = 'pg_catalog.pg_class'::regclass::oid \
+             AND d.deptype = 'e' \
            JOIN pg_catalog.pg_class c ON c.oid = d.objid \
            WHERE e.extname = 'pgsluice' AND c.relname = 'last_copy' \
-           AND has_schema_privilege(c.relnamespace, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')), \
-         has_database_privilege(current_database(), 'CREATE'), \
-         (SELECT string_agg(slot_name, ',') FROM pg_catalog.pg_replication_slots), \
-         current_setting('timezone_abbreviations'), current_setting('max_connections'), \
-         pg_catalog.pg_backend_pid()",
+           AND pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE') \
+           AND pg_catalog.has_table_privilege(c.oid, 'SELECT')), \
+         pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'), \
+         (SELECT pg_catalog.string_agg(slot_name::text, ',') FROM pg_catalog.pg_replication_slots), \
+         pg_catalog.current_setting('timezone_abbreviations'), \
+         pg_catalog.current_setting('max_connections'), pg_catalog.pg_backend_pid()",
     )?;
     let row = &rows[0];
     let text = |i: usize| row[i].clone().unwrap_or_default();
@@ -118,12 +122,12 @@ pub(super) fn load_library(conn: &mut Conn) -> Result<Option<Error>, Error> {
 pub fn find(conn: &mut Conn, name: &str) -> Result<Option<TableFacts>, Error> {
     let rows = conn.query(
         "SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, \
-         pg_has_role(c.relowner, 'USAGE'), c.relispartition, \
-         has_schema_privilege(n.oid, 'CREATE'), \
-         has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE'), \
+         pg_catalog.pg_has_role(c.relowner, 'USAGE'), c.relispartition, \
+         pg_catalog.has_schema_privilege(n.oid, 'CREATE'), \
+         pg_catalog.has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE'), \
          pg_catalog.obj_description(c.oid, 'pg_class') \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-         WHERE c.oid = to_regclass($1)",
+         WHERE c.oid = pg_catalog.to_regclass($1)::oid",
         &[Some(name)],
     )?;
     let Some(row) = rows.first() else { return Ok(None) };
@@ -197,19 +201,14 @@ const FACTS: &str = "SELECT (SELECT count(*) FROM pg_catalog.pg_constraint \
            WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace))) \
      FROM pg_catalog.pg_class c WHERE c.oid = $1::oid";
 
-/// Reads everything about the table that [`find`] has found. The caller has locked it, so that the
-/// facts stay valid.
+/// Reads everything but the columns about the table that [`find`] has found. The caller has locked
+/// it, so that the facts stay valid. Call this within [`super::transaction::in_pg_catalog`].
 ///
 /// # Errors
 ///
 /// The table is gone, or the connection is lost.
-pub fn describe(
-    conn: &mut Conn,
-    server: &ServerFacts,
-    table: &mut TableFacts,
-) -> Result<(), Error> {
+pub fn describe(conn: &mut Conn, table: &mut TableFacts) -> Result<(), Error> {
     let oid = table.oid.to_string();
-    table.columns = columns(conn, server, &oid)?;
     table.indexes = indexes(conn, &oid)?;
     table.triggers = triggers(conn, &oid)?;
     let rows = conn.query(FACTS, &[Some(&oid)])?;
@@ -230,7 +229,9 @@ pub fn describe(
     let (readable, heap_bytes) = (text(4) == "t" && !table.row_security, text(5));
     table.refers_to_itself = text(6) == "t";
     table.keeps_apart = text(7) == "t";
+    table.rows_kept_by = rows_kept_by(conn, table.oid)?;
     table.empty = match table.kind {
+        _ if table.rows_kept_by.is_some() => false,
         'r' | 'p' if heap_bytes == "0" => true,
         'r' | 'p' if readable => {
             let only = if table.kind == 'r' { "ONLY " } else { "" };
@@ -242,13 +243,64 @@ pub fn describe(
     Ok(())
 }
 
-fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<ColumnFacts>, Error> {
+/// Finds the tables in which extensions list the tables whose rows they keep elsewhere. These must
+/// belong to a superuser: another role could use their names for tables with policies that run its
+/// functions.
+const LISTS: &str = "SELECT c.relname FROM pg_catalog.pg_class c \
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+    JOIN pg_catalog.pg_roles r ON r.oid = c.relowner \
+    WHERE (n.nspname, c.relname) IN (('_timescaledb_catalog', 'hypertable'), \
+        ('pg_catalog', 'pg_dist_partition')) \
+      AND c.relkind = 'r' AND r.rolsuper AND has_schema_privilege(n.oid, 'USAGE') \
+      AND has_table_privilege(c.oid, 'SELECT')";
+
+/// A row if TimescaleDB keeps the rows of the table in chunks, which inherit from it.
+const HYPERTABLE: &str = "SELECT 1 FROM _timescaledb_catalog.hypertable h, pg_catalog.pg_class c \
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+    WHERE c.oid = $1::oid AND h.schema_name = n.nspname AND h.table_name = c.relname";
+
+/// A row if Citus keeps the rows of the table in shards.
+const DISTRIBUTED: &str = "SELECT 1 FROM pg_catalog.pg_dist_partition WHERE logicalrel = $1::oid";
+
+/// Returns the extension that keeps the rows of a table in other tables; `None` if the table has its
+/// rows itself. The file of such a table is empty, even if a query finds rows.
+///
+/// # Errors
+///
+/// The connection is lost, or the server reports an error.
+pub(crate) fn rows_kept_by(conn: &mut Conn, oid: u32) -> Result<Option<&'static str>, Error> {
+    let oid = oid.to_string();
+    for list in conn.exec(LISTS)? {
+        let (extension, listed) = match list[0].as_deref() {
+            Some("hypertable") => ("timescaledb", HYPERTABLE),
+            _ => ("citus", DISTRIBUTED),
+        };
+        if !conn.query(listed, &[Some(&oid)])?.is_empty() {
+            return Ok(Some(extension));
+        }
+    }
+    Ok(None)
+}
+
+/// Reads the columns of a table. Call this under the path of the session, which decides whether the
+/// names of types are qualified.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(super) fn columns(
+    conn: &mut Conn,
+    server: &ServerFacts,
+    oid: u32,
+) -> Result<Vec<ColumnFacts>, Error> {
+    let oid = oid.to_string();
     let rows = conn.query(
-        "SELECT a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.atttypid, \
-         a.atttypmod, a.attnotnull, coalesce(pg_get_expr(d.adbin, d.adrelid), pg_get_expr(t.typdefaultbin, 0)), \
+        "SELECT a.attnum, a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), a.atttypid, \
+         a.atttypmod, a.attnotnull, coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), \
+           pg_catalog.pg_get_expr(t.typdefaultbin, 0)), \
          a.attgenerated <> '', \
-         a.attidentity <> '', format_type(plain.oid, -1), plain.oid, plain.typmod, \
-         format_type(plain.oid, plain.typmod) \
+         a.attidentity <> '', pg_catalog.format_type(plain.oid, -1), plain.oid, plain.typmod, \
+         pg_catalog.format_type(plain.oid, plain.typmod) \
          FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_attrdef d \
            ON d.adrelid = a.attrelid AND d.adnum = a.attnum \
          JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
@@ -258,10 +310,10 @@ fn columns(conn: &mut Conn, server: &ServerFacts, oid: &str) -> Result<Vec<Colum
              FROM pg_catalog.pg_type u, b WHERE b.typtype = 'd' AND u.oid = b.typbasetype) \
            SELECT oid, typmod FROM b WHERE typtype <> 'd') AS plain \
          WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
-        &[Some(oid)],
+        &[Some(&oid)],
     )?;
     let defaults = rows.iter().any(|row| row[6].is_some());
-    let volatile = if defaults { volatile_defaults(conn, oid)? } else { Vec::new() };
+    let volatile = if defaults { volatile_defaults(conn, &oid)? } else { Vec::new() };
     let wanted = rows.iter().filter_map(|r| r[3].as_ref()?.parse().ok()).collect();
     let types = TypeResolver::read(conn, wanted)?;
     let column = |row: &Vec<Option<String>>| {
@@ -309,10 +361,10 @@ fn reader(oid: &str, typmod: &str) -> Option<String> {
 fn volatile_defaults(conn: &mut Conn, oid: &str) -> Result<Vec<i32>, Error> {
     let rows = conn.query(
         "SELECT DISTINCT d.adnum FROM pg_catalog.pg_attrdef d, \
-         LATERAL regexp_matches(d.adbin::text, ':funcid ([0-9]+)', 'g') AS m, \
+         LATERAL pg_catalog.regexp_matches(d.adbin::text, ':funcid ([0-9]+)', 'g') AS m, \
          pg_catalog.pg_proc p \
          WHERE d.adrelid = $1::oid AND p.oid = m[1]::oid AND p.provolatile = 'v' \
-           AND p.oid <> 'pg_catalog.nextval(regclass)'::regprocedure",
+           AND p.oid <> 'pg_catalog.nextval(regclass)'::regprocedure::oid",
         &[Some(oid)],
     )?;
     Ok(rows.iter().filter_map(|r| r[0].as_ref()?.parse().ok()).collect())

@@ -9,17 +9,17 @@ pub use crate::quote::{quote_ident, quote_literal};
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::ptr;
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
 
 mod replace;
+mod several;
 mod values;
 
 /// The maximum number of notices that are kept until they are taken; more are dropped.
 const MAX_NOTICES: usize = 100;
 
-/// How long a message of the server may take to arrive completely.
-const WHOLE: Duration = Duration::from_millis(100);
+/// How many milliseconds the rest of a message of the server may take to arrive. A lost packet may be
+/// sent again after several hundred.
+const WHOLE: c_int = 1000;
 
 /// The maximum number of results that are searched for the server's final message.
 const LAST_WORDS: u32 = 3;
@@ -33,8 +33,9 @@ pub struct Conn {
     raw: *mut PGconn,
     notices: Box<Notices>,
     canceller: Arc<Canceller>,
-    /// during a COPY, the server has sent something that is not a notice
-    spoken: bool,
+    /// during a COPY: how many notices were complete when the server last sent something that did
+    /// not complete one
+    spoken: Option<u64>,
     /// maximum number of bytes in one CopyData message
     piece: usize,
 }
@@ -145,7 +146,7 @@ impl Conn {
         let raw = unsafe { PQconnectdbParams(keywords.as_ptr(), values.as_ptr(), 1) };
         let notices = Box::<Notices>::default();
         let canceller = Arc::<Canceller>::default();
-        let (spoken, piece) = (false, socket::PIECE);
+        let (spoken, piece) = (None, socket::PIECE);
         let mut conn = Conn { raw, notices, canceller: canceller.clone(), spoken, piece };
         // SAFETY: PQstatus accepts NULL.
         if unsafe { PQstatus(raw) } != CONNECTION_OK {
@@ -293,7 +294,7 @@ impl Conn {
         let res = Res(unsafe { PQexec(self.raw, sql.as_ptr()) });
         match res.status() {
             PGRES_COPY_IN => {
-                self.spoken = false;
+                self.spoken = None;
                 Ok(())
             }
             _ => Err(self.error(&res)),
@@ -330,7 +331,9 @@ impl Conn {
     /// The connection is lost.
     pub fn copy_probe(&mut self) -> Result<Probe, Error> {
         self.listen(0)?;
-        Ok(if self.spoken { Probe::Suspicious } else { Probe::Quiet })
+        // Messages are taken in in their order: all bytes before a complete notice are of notices.
+        let suspicious = self.spoken == Some(self.noticed());
+        Ok(if suspicious { Probe::Suspicious } else { Probe::Quiet })
     }
 
     /// Call this after [`Probe::Suspicious`]. Whether the result is the same after a notice that
@@ -340,27 +343,30 @@ impl Conn {
     ///
     /// As for [`Conn::copy_probe`].
     pub fn copy_probe_again(&mut self) -> Result<Probe, Error> {
-        let before = self.noticed();
-        thread::sleep(WHOLE);
-        self.take_in()?;
-        self.spoken = self.noticed() == before;
+        while self.spoken == Some(self.noticed()) && self.listen(WHOLE)? {}
         self.copy_probe()
     }
 
-    /// Waits until the server accepts data or sends something. What it sends must be detected here:
-    /// if libpq waits itself, it reads an error without reporting it.
-    fn listen(&mut self, timeout: c_int) -> Result<(), Error> {
+    /// Waits until the server sends something, or without a timeout also until it accepts data.
+    /// Returns whether it has sent something. That must be detected here: if libpq waits itself, it
+    /// reads an error without reporting it.
+    fn listen(&mut self, timeout: c_int) -> Result<bool, Error> {
         // SAFETY: the connection is open; the call only returns its descriptor.
         let fd = unsafe { PQsocket(self.raw) };
-        let events = libc::POLLIN | if timeout == 0 { 0 } else { libc::POLLOUT };
+        let events = libc::POLLIN | if timeout < 0 { libc::POLLOUT } else { 0 };
         let mut poll = libc::pollfd { fd, events, revents: 0 };
         // SAFETY: one pollfd, which outlives the call.
-        if unsafe { libc::poll(&mut poll, 1, timeout) } > 0 && poll.revents & libc::POLLIN != 0 {
+        let some = unsafe { libc::poll(&mut poll, 1, timeout) } > 0;
+        let sent = some && poll.revents & libc::POLLIN != 0;
+        // TLS may have bytes that the socket no longer has.
+        if sent || timeout > 0 {
             let before = self.noticed();
             self.take_in()?;
-            self.spoken |= self.noticed() == before;
+            if self.noticed() == before {
+                self.spoken = Some(before);
+            }
         }
-        Ok(())
+        Ok(sent)
     }
 
     fn noticed(&self) -> u64 {
@@ -389,23 +395,7 @@ impl Conn {
         if done != 1 {
             return Err(self.lost());
         }
-        let mut outcome = Ok(0);
-        loop {
-            // SAFETY: the connection is open; results are read until there are none.
-            let res = Res(unsafe { PQgetResult(self.raw) });
-            if res.0.is_null() {
-                return outcome;
-            }
-            match res.status() {
-                PGRES_COMMAND_OK => outcome = outcome.map(|rows: u64| rows + res.touched()),
-                _ if outcome.is_ok() => outcome = Err(self.error(&res)),
-                _ => {}
-            }
-            // SAFETY: as above. A lost connection may return results without end.
-            if outcome.is_err() && unsafe { PQstatus(self.raw) } != CONNECTION_OK {
-                return outcome;
-            }
-        }
+        self.results()
     }
 
     /// The complete message of libpq for the last failure.
@@ -415,7 +405,7 @@ impl Conn {
     }
 
     /// The version of libpq, as a number.
-    fn library(&self) -> u32 {
+    pub(super) fn library(&self) -> u32 {
         // SAFETY: the function has no arguments and no state.
         u32::try_from(unsafe { PQlibVersion() }).unwrap_or(0)
     }

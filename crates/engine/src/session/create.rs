@@ -250,8 +250,8 @@ fn not_too_many(fields: usize, input: &InputOptions) -> Result<(), Error> {
 /// Returns the name as SQL reads it, quoted again.
 fn table_name(conn: &mut Conn, name: &str) -> Result<String, Error> {
     let rows = conn.query(
-        "SELECT string_agg(quote_ident(part), '.' ORDER BY at) \
-         FROM unnest(parse_ident($1)) WITH ORDINALITY AS p(part, at)",
+        "SELECT pg_catalog.string_agg(pg_catalog.quote_ident(part), '.' ORDER BY at) \
+         FROM pg_catalog.unnest(pg_catalog.parse_ident($1)) WITH ORDINALITY AS p(part, at)",
         &[Some(name)],
     )?;
     Ok(rows.first().and_then(|r| r[0].clone()).unwrap_or_default())

@@ -5,8 +5,9 @@
 //! all lanes are done. The server cannot detect this deadlock, because half of it is in the loader.
 //! A watcher asks the server which session waits for which, and cancels one of them.
 //!
-//! If lanes commit several times, the first one may commit earlier, and the wait ends by itself. Then
-//! a lane is cancelled only if it waits for one that waits for the loader, and the load stands still.
+//! If lanes commit several times, the first one commits earlier, at the latest when it has sent its
+//! last rows, and the wait ends by itself. Then a lane is cancelled only if it waits for one that waits
+//! for the loader, and the load stands still.
 //!
 //! DDL of another session may be part of it: it waits for a lane that has rows in the table, and
 //! another lane, which has no lock yet, waits for the DDL. That ends by itself while the first lane
@@ -145,6 +146,10 @@ fn of_another_session() -> Error {
     .with_hint("run it again when the DDL of that session has ended")
 }
 
+/// Whether another lane is the cause of a wait.
+const WAITS_FOR_LANE: &str =
+    "pg_catalog.pg_blocking_pids(l.pid) OPERATOR(pg_catalog.&&) members.pids";
+
 /// Whether no lane works: each waits for a lock, or for the loader.
 const NONE_WORKS: &str = "NOT EXISTS (SELECT FROM pg_catalog.pg_stat_activity s \
     WHERE s.pid = ANY (members.pids) AND s.wait_event_type IS DISTINCT FROM 'Lock' \
@@ -160,18 +165,19 @@ const WAITS_FOR_LOADER: &str = "EXISTS (SELECT FROM pg_catalog.pg_stat_activity 
 fn waits(processes: &str, pieces: bool) -> String {
     let for_lane = match pieces {
         true => format!("{WAITS_FOR_LOADER} AND {NONE_WORKS}"),
-        false => "pg_catalog.pg_blocking_pids(l.pid) && members.pids".to_owned(),
+        false => WAITS_FOR_LANE.to_owned(),
     };
     // Locks that are held only while a page is processed cause no deadlock, however often one is
     // waited for.
     format!(
-        "SELECT l.pid, pg_catalog.pg_blocking_pids(l.pid) && members.pids FROM pg_catalog.pg_locks l, \
+        "SELECT l.pid, {WAITS_FOR_LANE} FROM pg_catalog.pg_locks l, \
            (SELECT '{{{processes}}}'::int[] AS pids) AS members \
          WHERE l.pid = ANY (members.pids) AND NOT l.granted \
            AND l.locktype <> ALL ('{{extend,page,frozenid}}') \
            AND ({for_lane} OR EXISTS \
-             (SELECT FROM unnest(pg_catalog.pg_blocking_pids(l.pid)) AS b \
-               WHERE pg_catalog.pg_blocking_pids(b) && members.pids) AND {NONE_WORKS})"
+             (SELECT FROM pg_catalog.unnest(pg_catalog.pg_blocking_pids(l.pid)) AS b \
+               WHERE pg_catalog.pg_blocking_pids(b) OPERATOR(pg_catalog.&&) members.pids) \
+               AND {NONE_WORKS})"
     )
 }
 

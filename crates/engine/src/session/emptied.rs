@@ -8,8 +8,9 @@ use crate::plan::Plan;
 /// `CmdType`). Without one, DELETE leaves no row, and rows that other sessions insert meanwhile do
 /// not matter.
 const ACTS: &str = "SELECT 1 FROM pg_catalog.pg_trigger \
-    WHERE NOT tgisinternal AND tgenabled <> 'D' AND tgtype & 8 <> 0 AND (tgrelid = $1::oid \
-      OR tgrelid IN (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass))) \
+    WHERE NOT tgisinternal AND tgenabled <> 'D' AND tgtype::integer & 8 <> 0 \
+      AND (tgrelid = $1::oid OR tgrelid IN \
+        (SELECT relid::oid FROM pg_catalog.pg_partition_tree($1::oid::regclass))) \
     UNION ALL SELECT 1 FROM pg_catalog.pg_rewrite \
     WHERE ev_class = $1::oid AND ev_type = '4' AND ev_enabled <> 'D'";
 

@@ -1,6 +1,7 @@
 //! Locks an empty table for the load alone and truncates it in the load's transaction, so that the
 //! extension's COPY may build its indexes after the last row.
 
+use super::catalog;
 use super::conn::Conn;
 use crate::error::Error;
 use crate::facts::TableFacts;
@@ -12,7 +13,7 @@ pub const WORTH: u64 = 4 << 20;
 /// Whether the table can be truncated without an effect that others could see. It must be a plain
 /// table of the role with an index, and its file must have no block, so that it has no rows that
 /// the role cannot see. No other table may refer to it, no trigger may fire for it, and `wal_level`
-/// must not be `logical`.
+/// must not be `logical`. The rows of some tables are in other ones: see [`catalog::rows_kept_by`].
 const CAN: &str = "SELECT c.relkind = 'r' AND NOT c.relispartition AND c.relhasindex \
     AND pg_catalog.pg_relation_size(c.oid) = 0 AND pg_catalog.pg_has_role(c.relowner, 'USAGE') \
     AND pg_catalog.current_setting('wal_level') <> 'logical' \
@@ -22,14 +23,17 @@ const CAN: &str = "SELECT c.relkind = 'r' AND NOT c.relispartition AND c.relhasi
         WHERE g.tgrelid = c.oid AND g.tgtype & 32 <> 0) \
     FROM pg_catalog.pg_class c WHERE c.oid = $1::oid";
 
-/// Whether the table could be made private now.
+/// Whether the table could be made private now. Call this within [`in_pg_catalog`].
+///
+/// [`in_pg_catalog`]: super::transaction::in_pg_catalog
 ///
 /// # Errors
 ///
 /// The connection is lost.
 pub fn can(conn: &mut Conn, table: &TableFacts) -> Result<bool, Error> {
     let rows = conn.query(CAN, &[Some(&table.oid.to_string())])?;
-    Ok(rows.first().is_some_and(|row| row[0].as_deref() == Some("t")))
+    let can = rows.first().is_some_and(|row| row[0].as_deref() == Some("t"));
+    Ok(can && catalog::rows_kept_by(conn, table.oid)?.is_none())
 }
 
 /// Locks the table for the load alone, if the lock is free and the table can be made private.

@@ -9,14 +9,14 @@ use crate::plan::Plan;
 /// enough for that, and why no faster way is used.
 const PLANNED: &str = "SELECT pg_catalog.format('fill %s by %s%s', index, way, ': ' || because) \
     FROM pgsluice.index_ways($1::oid::regclass, $2) \
-    WHERE NOT index = ANY ($3::regclass[]) ORDER BY index";
+    WHERE NOT index::oid = ANY ($3::regclass[]::oid[]) ORDER BY index";
 
 /// One line for each index: the number of rows by the way in which their entries were made.
-const TAKEN: &str = "SELECT pg_catalog.format('%s: %s%s', x->>'index', \
-      (SELECT coalesce(string_agg(rows || ' rows by ' || way, ', ' ORDER BY way), 'no rows') \
-       FROM pg_catalog.jsonb_each_text(x->'rows') r (way, rows)), \
-      ': ' || (x->>'because')) \
-    FROM pgsluice.last_copy, pg_catalog.jsonb_array_elements(indexes) x ORDER BY x->>'index'";
+const TAKEN: &str = "SELECT pg_catalog.format('%s: %s%s', x->>'index'::text, \
+      (SELECT coalesce(pg_catalog.string_agg(rows || ' rows by ' || way, ', ' ORDER BY way), \
+         'no rows') FROM pg_catalog.jsonb_each_text(x->'rows'::text) r (way, rows)), \
+      ': ' || (x->>'because'::text)) \
+    FROM pgsluice.last_copy, pg_catalog.jsonb_array_elements(indexes) x ORDER BY x->>'index'::text";
 
 /// How the extension would fill each index of the table that is not in `down`, the names of the
 /// indexes that the load drops. Empty with another method.

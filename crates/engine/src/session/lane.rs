@@ -2,6 +2,7 @@
 //! errors of the server to places in the files.
 
 mod bisect;
+mod keys;
 mod malformed;
 mod nodes;
 mod once;
@@ -11,6 +12,7 @@ mod window;
 
 use super::conn::{Conn, Probe};
 use super::deadlock_watch::LaneProcess;
+use super::sequences::KeySequence;
 use super::{statement, transaction};
 use crate::blame::is_of_circumstances;
 use crate::buffer_pool::BufferPool;
@@ -112,6 +114,9 @@ pub struct Lane {
     oversized: Option<savepoint::OversizedRecord>,
     /// the record in pieces, if types were inferred from other records
     long: Option<malformed::LongRecord>,
+    /// if each row is committed by itself: the sequences to move with it, and the index of the column
+    /// of each
+    keys: Vec<(usize, KeySequence)>,
     /// what to record at the next commit; `None` if nothing is recorded
     pieces: Option<once::Pieces>,
     /// the servers that hold the partitions, if rows are sent directly to them
@@ -142,6 +147,7 @@ impl Lane {
             rejects,
             oversized: None,
             long: None,
+            keys: Vec::new(),
             pieces: None,
             nodes: None,
         }

@@ -79,6 +79,7 @@ extern "C" {
     pub fn PQdb(conn: *const PGconn) -> *const c_char;
     pub fn PQhost(conn: *const PGconn) -> *const c_char;
     pub fn PQexec(conn: *mut PGconn, query: *const c_char) -> *mut PGresult;
+    pub fn PQsendQuery(conn: *mut PGconn, query: *const c_char) -> c_int;
     pub fn PQexecParams(
         conn: *mut PGconn,
         command: *const c_char,

@@ -2,7 +2,7 @@
 //! `postgres_fdw`, and whether their tables match the leaves.
 
 use super::conn::{quote_ident, Conn, Rows};
-use super::target::{part, read as read_target, written, TargetKeywords};
+use super::target::{known, part, read as read_target, written, TargetKeywords};
 use crate::error::{Error, Kind};
 use crate::facts::{Address, Node, Nodes, RemoteLeaf};
 use crate::ledger;
@@ -16,8 +16,9 @@ mod same;
 pub use alike::hold_leaf;
 
 /// Options of servers and of user mappings that this program's connections use with the same
-/// meaning. Options that name files are excluded: the files are on the coordinator's machine.
-const CONNECTION: [&str; 14] = [
+/// meaning. All options that protect the password are among them. Options that name files are
+/// excluded: the files are on the coordinator's machine.
+const CONNECTION: [&str; 20] = [
     "host",
     "hostaddr",
     "port",
@@ -25,6 +26,12 @@ const CONNECTION: [&str; 14] = [
     "user",
     "password",
     "sslmode",
+    "ssl_min_protocol_version",
+    "gssencmode",
+    "krbsrvname",
+    "channel_binding",
+    "require_auth",
+    "requirepeer",
     "connect_timeout",
     "keepalives",
     "keepalives_idle",
@@ -350,19 +357,28 @@ fn address(
         return Ok(address);
     }
     let rows = conn.query(
-        "SELECT option_name, option_value FROM pg_foreign_server, \
-           pg_options_to_table(srvoptions) WHERE oid = $1::oid \
-         UNION ALL SELECT option_name, option_value FROM (SELECT umoptions FROM pg_user_mappings \
-           WHERE srvid = $1::oid AND umuser IN (0, (SELECT oid FROM pg_roles \
-             WHERE rolname = current_user)) ORDER BY umuser DESC LIMIT 1) AS m, \
-           pg_options_to_table(m.umoptions)",
+        "SELECT option_name, option_value FROM pg_catalog.pg_foreign_server, \
+           pg_catalog.pg_options_to_table(srvoptions) WHERE oid = $1::oid \
+         UNION ALL SELECT option_name, option_value FROM \
+           (SELECT umoptions FROM pg_catalog.pg_user_mappings WHERE srvid = $1::oid \
+             AND umuser IN (0::oid, (SELECT oid FROM pg_catalog.pg_roles \
+               WHERE rolname = current_user)) ORDER BY umuser DESC LIMIT 1) AS m, \
+           pg_catalog.pg_options_to_table(m.umoptions)",
         &[Some(oid)],
     )?;
-    let mut pairs: TargetKeywords = rows
-        .into_iter()
-        .filter_map(|row| Some((row[0].clone()?, row[1].clone()?)))
-        .filter(|(name, _)| CONNECTION.contains(&name.as_str()))
-        .collect();
+    let mut pairs: TargetKeywords =
+        rows.into_iter().filter_map(|row| Some((row[0].clone()?, row[1].clone()?))).collect();
+    for_this_machine(&mut pairs);
+    if let Some((option, _)) = pairs.iter().find(|(option, _)| !known(option)) {
+        let message = format!(
+            "node {name}: libpq {} of this program does not support the option {option} of the \
+             foreign server",
+            conn.library() / 10_000
+        );
+        return Err(Error::new(message).with_hint(
+            "a build with a later libpq supports it; `node` NAME=URL replaces the server's options",
+        ));
+    }
     let has = |pairs: &TargetKeywords, name: &str| pairs.iter().find(|(n, _)| n == name).cloned();
     let host = has(&pairs, "host").or_else(|| has(&pairs, "hostaddr"));
     let Some(user) = has(&pairs, "user") else {
@@ -392,6 +408,27 @@ fn address(
     Ok(Address(written(&pairs)))
 }
 
+/// Leaves the options that have the same meaning on this machine. If the node's certificate is
+/// checked with a file of the coordinator, it is checked here with the file of this machine.
+fn for_this_machine(pairs: &mut TargetKeywords) {
+    let value = |name: &str| pairs.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
+    let mode = match (value("sslrootcert"), value("sslmode")) {
+        // The default of libpq 16. Earlier ones take `system` for a file, and check nothing if it
+        // is missing.
+        (Some("system"), None) => Some("verify-full"),
+        // If there is such a file, libpq checks the certificate by this mode, too.
+        (Some(file), Some("require")) if !["", "system"].contains(&file) => Some("verify-ca"),
+        _ => None,
+    };
+    if let Some(mode) = mode {
+        pairs.retain(|(name, _)| name != "sslmode");
+        pairs.push(("sslmode".into(), mode.into()));
+    }
+    pairs.retain(|(name, value)| {
+        CONNECTION.contains(&name.as_str()) || name == "sslrootcert" && value == "system"
+    });
+}
+
 /// Parses an address that the user gave.
 fn written_address(url: &str) -> Result<Address, Error> {
     if part(url)?.is_some() {
@@ -406,4 +443,26 @@ fn written_address(url: &str) -> Result<Address, Error> {
     }
     pairs.push(("password".into(), String::new()));
     Ok(Address(written(&pairs)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_are_checked_as_the_foreign_server_does() {
+        let cases = [
+            ("sslmode=require sslrootcert=/x", "sslmode='verify-ca'"),
+            ("sslmode=verify-full sslrootcert=/x", "sslmode='verify-full'"),
+            ("sslmode=require sslcert=/x", "sslmode='require'"),
+            ("sslrootcert=/x", ""),
+            ("sslrootcert=system", "sslrootcert='system' sslmode='verify-full'"),
+        ];
+        for (options, used) in cases {
+            let words = options.split(' ').filter_map(|pair| pair.split_once('='));
+            let mut pairs: TargetKeywords = words.map(|(n, v)| (n.into(), v.into())).collect();
+            for_this_machine(&mut pairs);
+            assert_eq!(written(&pairs), used, "{options}");
+        }
+    }
 }

@@ -15,7 +15,7 @@ const SYSTEM_ROOTS: u32 = 16;
 
 /// The texts that identify a cause, whether another attempt may help, and the hint. The first match
 /// counts, so detailed causes come before more general ones.
-const CAUSES: [(&[&str], bool, &str); 23] = [
+const CAUSES: [(&[&str], bool, &str); 24] = [
     (
         &["could not translate host name", "Name or service not known"],
         true,
@@ -30,6 +30,12 @@ const CAUSES: [(&[&str], bool, &str); 23] = [
         &["no password supplied", "password retrieved from file"],
         false,
         "the server requires a password: put it into ~/.pgpass (mode 600) or PGPASSWORD",
+    ),
+    (
+        &["channel binding", "authentication method requirement", "requirepeer specifies"],
+        false,
+        "the server does not authenticate as channel_binding, require_auth or requirepeer in the \
+         target, the environment or the options of the foreign server requires",
     ),
     (
         &["no pg_hba.conf entry", "pg_hba.conf rejects"],
@@ -189,6 +195,7 @@ mod tests {
             ("timeout expired", "does not answer", Kind::Connection),
             ("FATAL:  password authentication failed for user \"u\"", "~/.pgpass", Kind::Failed),
             ("fe_sendauth: no password supplied", "requires a password", Kind::Failed),
+            ("channel binding required, but SSL not in use", "channel_binding", Kind::Failed),
             ("FATAL:  no pg_hba.conf entry for host", "pg_hba.conf", Kind::Failed),
             ("FATAL:  database \"x\" does not exist", "database", Kind::Failed),
             ("FATAL:  role \"x\" does not exist", "user", Kind::Failed),

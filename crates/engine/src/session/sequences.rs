@@ -3,11 +3,12 @@
 //! If a committed row has a key that its sequence has not passed, another session draws that key
 //! later, and its row is a duplicate. So a sequence is moved just before the COMMIT of the rows. It
 //! does not roll back: a skipped number does no harm. If rows are committed more than once, and no
-//! index finds the farthest key, it is moved when all rows are committed.
+//! index finds the farthest key, it is moved when all rows are committed. If each row is committed
+//! by itself, the key that was sent is the farthest one.
 
 use super::catalog;
 use super::conn::{quote_ident, quote_literal, Conn};
-use super::transaction::search_path;
+use super::transaction::in_pg_catalog;
 use crate::error::Error;
 use serde::Deserialize;
 
@@ -28,6 +29,8 @@ pub(crate) struct KeySequence {
     may_read: bool,
     /// an index finds the farthest key
     indexed: bool,
+    /// no trigger changes a key before the row is inserted
+    as_sent: bool,
 }
 
 impl KeySequence {
@@ -52,6 +55,26 @@ impl KeySequence {
         } else {
             number - key
         }
+    }
+
+    /// The statement that moves it past a key, if it is behind that. If it is, the result is one row:
+    /// the number that it has then, or NULL if it ends before the key.
+    pub(crate) fn past(&self, key: i128) -> String {
+        let KeySequence { name, increment: step, least, greatest, .. } = self;
+        let literal = quote_literal(name);
+        // Move by whole steps, so that a sequence that counts by tens keeps its last digit.
+        let (whole, target) = (step - step.signum(), format!("number + steps * {step}::numeric"));
+        format!(
+            "SELECT CASE WHEN {target} NOT BETWEEN {least}::numeric AND {greatest}::numeric THEN NULL \
+               WHEN steps <= {DRAWN}::numeric \
+                 THEN (SELECT pg_catalog.max(pg_catalog.nextval({literal}::regclass)) \
+                   FROM pg_catalog.generate_series(1, steps::int + (NOT is_called)::int)) \
+               ELSE pg_catalog.setval({literal}::regclass, ({target})::bigint) END \
+             FROM (SELECT last_value::numeric AS number, is_called, pg_catalog.div( \
+               {key}::numeric - last_value::numeric + {whole}::numeric, {step}::numeric) AS steps \
+               FROM {name}) AS moves \
+             WHERE steps > 0::numeric OR NOT is_called AND number = {key}::numeric"
+        )
     }
 
     fn moved(&self, key: Option<i128>, left: Option<&str>) -> Moved {
@@ -89,18 +112,31 @@ impl Moved {
 ///
 /// # Errors
 ///
-/// The connection is lost, or the server reports an error.
+/// A row violates a deferred constraint, the connection is lost, or the server reports an error.
 pub fn sequences(
     conn: &mut Conn,
     oid: u32,
     table: &str,
     columns: &[String],
 ) -> Result<Vec<Moved>, Error> {
+    let found = find(conn, oid, columns)?;
+    if !found.is_empty() {
+        check_deferred(conn)?;
+    }
     let mut all = Vec::new();
-    for sequence in find(conn, oid, columns)? {
-        all.extend(pass(conn, table, &sequence)?);
+    for sequence in &found {
+        all.extend(pass(conn, table, sequence)?);
     }
     Ok(all)
+}
+
+/// Checks deferred constraints before a sequence is moved: it would not roll back with the rows.
+///
+/// # Errors
+///
+/// A row violates one of them, or the connection is lost.
+pub(crate) fn check_deferred(conn: &mut Conn) -> Result<(), Error> {
+    conn.exec("SET CONSTRAINTS ALL IMMEDIATE").map(drop)
 }
 
 /// Finds those of these sequences that can be moved before each of many commits: the role may move
@@ -131,6 +167,22 @@ pub(crate) fn by_speed(
     let (quick, slow): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|sequence| sequence.is_quickly_moved());
     Ok((quick, slow.into_iter().map(|sequence| sequence.name).collect()))
+}
+
+/// Finds the sequences that can be moved by the key of each row that is sent: the role may move them,
+/// and no trigger changes the key. Each has the index of its column.
+///
+/// # Errors
+///
+/// As for [`sequences`].
+pub(crate) fn by_sent_key(
+    conn: &mut Conn,
+    oid: u32,
+    columns: &[String],
+) -> Result<Vec<(usize, KeySequence)>, Error> {
+    let found = find(conn, oid, columns)?.into_iter().filter(|s| s.may_move && s.as_sent);
+    let at = |name: &str| columns.iter().position(|column| column == name);
+    Ok(found.filter_map(|sequence| Some((at(&sequence.column)?, sequence))).collect())
 }
 
 /// Finds the sequences of all columns of a table that its keys have passed, or may have passed. It
@@ -176,10 +228,7 @@ fn find(conn: &mut Conn, oid: u32, columns: &[String]) -> Result<Vec<KeySequence
     let list: Vec<String> = columns.iter().map(|c| quote_literal(c)).collect();
     let sql = include_str!("sequences.sql")
         .replace("$2::text[]", &format!("ARRAY[{}]::text[]", list.join(", ")));
-    let path = search_path(conn, "pg_catalog")?;
-    let found = catalog::objects(conn, &sql, oid)?;
-    search_path(conn, &path)?;
-    Ok(found)
+    in_pg_catalog(conn, |conn| catalog::objects(conn, &sql, oid))
 }
 
 /// Moves one sequence, if it is behind the farthest key in its direction. If two lanes did this at
@@ -215,8 +264,9 @@ pub(crate) fn farthest(
     let farthest = if sequence.increment > 0 { "max" } else { "min" };
     let column = quote_ident(&sequence.column);
     // The column may be numeric. Only the whole part can be equal to a number of the sequence.
-    let rows =
-        conn.exec(&format!("SELECT pg_catalog.trunc({farthest}({column})::numeric) FROM {table}"))?;
+    let rows = conn.exec(&format!(
+        "SELECT pg_catalog.trunc(pg_catalog.{farthest}({column})::numeric) FROM {table}"
+    ))?;
     Ok(rows[0][0].as_deref().and_then(|key| key.parse().ok()))
 }
 
@@ -241,29 +291,10 @@ pub(crate) fn pass_key(
     if !sequence.may_move {
         return moved(Some("the role may not move it"));
     }
-    let (last, called) = last_number(conn, sequence)?;
-    let ahead = sequence.ahead(key, last);
-    if ahead < 0 || (ahead == 0 && called) {
-        return Ok(None);
+    let rows = conn.exec(&sequence.past(key))?;
+    match rows.first() {
+        None => Ok(None),
+        Some(row) if row[0].is_none() => moved(Some("it ends before that key")),
+        Some(_) => moved(None),
     }
-    let step = i128::from(sequence.increment);
-    // Move by whole steps, so that a sequence that counts by tens keeps its last digit.
-    let steps = (ahead + step.abs() - 1) / step.abs();
-    let target = last + steps * step;
-    if target > i128::from(sequence.greatest) || target < i128::from(sequence.least) {
-        return moved(Some("it ends before that key"));
-    }
-    let draws = steps + i128::from(!called);
-    let name = quote_literal(&sequence.name);
-    if draws <= DRAWN {
-        let draw = format!("SELECT max(pg_catalog.nextval({name}::regclass)) FROM pg_catalog.generate_series(1, {draws})");
-        conn.exec(&draw)?;
-    } else {
-        // Another load may have moved it farther since it was read.
-        let behind = if step > 0 { "<" } else { ">" };
-        let set = format!("SELECT pg_catalog.setval({name}::regclass, {target})");
-        let from = &sequence.name;
-        conn.exec(&format!("{set} FROM {from} WHERE last_value {behind} {target}"))?;
-    }
-    moved(None)
 }

@@ -29,6 +29,11 @@ SELECT json_build_object(
   'least', q.seqmin,
   'greatest', q.seqmax,
   'may_move', has_sequence_privilege(s.oid, 'UPDATE') AND has_sequence_privilege(s.oid, 'SELECT'),
+  'as_sent', NOT EXISTS (
+    SELECT FROM pg_trigger g WHERE g.tgenabled <> 'D'
+      AND g.tgtype & 7 = 7 -- TRIGGER_TYPE_ROW, TRIGGER_TYPE_BEFORE, TRIGGER_TYPE_INSERT
+      AND g.tgrelid IN (SELECT $1::oid UNION
+        SELECT relid::oid FROM pg_partition_tree($1::oid::regclass))),
   'may_read', has_column_privilege(a.attrelid, a.attnum, 'SELECT')
     AND NOT row_security_active(a.attrelid),
   'indexed', EXISTS (

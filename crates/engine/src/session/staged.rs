@@ -98,7 +98,7 @@ pub fn convert(
 /// Whether a record may be the cause. An error in the user's condition may have the same codes as
 /// one in a value.
 fn may_be_of_one(plan: &Plan, error: &Error) -> bool {
-    may_be_of_a_record(error.sqlstate())
+    may_be_of_a_record(error)
         || is_of_a_policy(error)
         || plan.filter.is_none() && is_of_a_literal(error.sqlstate())
 }

@@ -132,7 +132,8 @@ impl Insert {
             plan.wire == Wire::Insert(1) && name != "synchronous_commit"
         };
         let local = |(name, value): &(String, String)| {
-            format!("SELECT set_config({}, {}, true); ", quote_literal(name), quote_literal(value))
+            let (name, value) = (quote_literal(name), quote_literal(value));
+            format!("SELECT pg_catalog.set_config({name}, {value}, true); ")
         };
         let settings = plan.settings.iter().filter(own).map(local);
         let head = format!(

@@ -113,6 +113,11 @@ pub(super) fn written(pairs: &TargetKeywords) -> String {
     pairs.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
+/// Whether this program's libpq has a keyword.
+pub(super) fn known(keyword: &str) -> bool {
+    parse(&format!("{keyword}=''")).is_ok()
+}
+
 fn parse(target: &str) -> Result<TargetKeywords, Error> {
     let text = c_string(target)?;
     let mut fault: *mut c_char = ptr::null_mut();

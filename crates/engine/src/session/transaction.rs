@@ -56,7 +56,7 @@ pub const NO_TIMEOUTS: &str = "SELECT pg_catalog.set_config(name, '0', true) \
       'idle_in_transaction_session_timeout', 'transaction_timeout')";
 
 fn set(conn: &mut Conn, name: &str, value: &str) -> Result<(), Error> {
-    conn.query("SELECT set_config($1, $2, true)", &[Some(name), Some(value)])?;
+    conn.query("SELECT pg_catalog.set_config($1, $2, true)", &[Some(name), Some(value)])?;
     Ok(())
 }
 
@@ -72,6 +72,27 @@ pub(crate) fn search_path(conn: &mut Conn, path: &str) -> Result<String, Error> 
         &[Some(path)],
     )?;
     Ok(rows[0][0].clone().unwrap_or_default())
+}
+
+/// Calls `work` under a `search_path` of `pg_catalog` alone, in the open transaction. The server
+/// prefers a function or operator of any schema of the path to one of pg_catalog if it fits the
+/// types of the arguments better. So a role that may create one in such a schema could have this role
+/// run it. After an error, the path stays, and the transaction must be rolled back.
+///
+/// This program's queries under another path have `pg_catalog.` before each function, and operands
+/// of exactly the types of an operator of pg_catalog.
+///
+/// # Errors
+///
+/// As for `work`, or the connection is lost.
+pub(crate) fn in_pg_catalog<T>(
+    conn: &mut Conn,
+    work: impl FnOnce(&mut Conn) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let own = search_path(conn, "pg_catalog")?;
+    let done = work(conn)?;
+    search_path(conn, &own)?;
+    Ok(done)
 }
 
 /// Ends the transaction before the rows, for the method that commits each row. After that, each
@@ -115,7 +136,8 @@ pub fn await_disk(conn: &mut Conn) -> Result<(), Error> {
     Ok(())
 }
 
-/// Finds the table, locks it if `lock` is set, and reads the facts.
+/// Finds the table, locks it if `lock` is set, and reads its columns and the facts about the
+/// server. [`catalog::describe`] reads the other facts.
 ///
 /// # Errors
 ///
@@ -161,11 +183,10 @@ pub fn inspect(
     };
     table.created = new.is_some();
     if server.extension.is_some() && wants_private(reader, options) && !table.created {
-        table.private = if lock {
-            exclusive_table::lock(conn, &table)?
-        } else {
-            exclusive_table::can(conn, &table)?
-        };
+        table.private = in_pg_catalog(conn, |conn| match lock {
+            true => exclusive_table::lock(conn, &table),
+            false => exclusive_table::can(conn, &table),
+        })?;
     }
     if lock && table.is_table() {
         if !table.private {
@@ -176,7 +197,7 @@ pub fn inspect(
             return Err(unchanged::changed(&table.sql));
         }
     }
-    catalog::describe(conn, &server, &mut table)?;
+    table.columns = catalog::columns(conn, &server, table.oid)?;
     Ok((server, table, new))
 }
 
@@ -206,7 +227,7 @@ fn wants_private(reader: &Reader, options: &Options) -> bool {
 
 fn check_encoding(conn: &mut Conn, options: &Options) -> Result<(), Error> {
     let Some(encoding) = &options.input.encoding else { return Ok(()) };
-    let rows = conn.query("SELECT pg_char_to_encoding($1)", &[Some(encoding)])?;
+    let rows = conn.query("SELECT pg_catalog.pg_char_to_encoding($1)", &[Some(encoding)])?;
     match rows[0][0].as_deref() {
         Some("-1") | None => {
             Err(Error::new(format!("the server does not support the encoding {encoding:?}"))
@@ -218,7 +239,9 @@ fn check_encoding(conn: &mut Conn, options: &Options) -> Result<(), Error> {
 
 /// The server's position in its WAL; `None` if the role may not read it.
 pub fn wal_position(conn: &mut Conn) -> Option<u64> {
-    let rows = conn.exec("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')").ok()?;
+    let position =
+        "SELECT pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_insert_lsn(), '0/0')";
+    let rows = conn.exec(position).ok()?;
     rows.first()?.first()?.as_ref()?.parse().ok()
 }
 
@@ -309,6 +332,6 @@ pub(super) fn lacking(error: &Error) -> Error {
 ///
 /// The server has not used this ID yet, or the connection is lost.
 pub(crate) fn status_of(conn: &mut Conn, xid: &str) -> Result<Option<String>, Error> {
-    let rows = conn.query("SELECT pg_xact_status($1::text::xid8)", &[Some(xid)])?;
+    let rows = conn.query("SELECT pg_catalog.pg_xact_status($1::text::xid8)", &[Some(xid)])?;
     Ok(rows.into_iter().next().and_then(|row| row.into_iter().next()?))
 }

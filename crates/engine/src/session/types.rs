@@ -51,11 +51,12 @@ impl TypeResolver {
             // int2vector and oidvector have the subscripts of an array, but not its text form.
             let rows = conn.query(
                 "SELECT t.oid, t.typtype, t.typbasetype, t.typtypmod, t.typnotnull, t.typelem, \
-                 t.typinput = 'pg_catalog.array_in'::regproc, \
-                 ascii(coalesce(e.typdelim, ',')), \
-                 (SELECT string_agg(encode(convert_to(l.enumlabel::text, \
-                     CASE getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END), \
-                     'hex') || ':' || l.oid, ',') \
+                 t.typinput::oid = 'pg_catalog.array_in'::regproc::oid, \
+                 pg_catalog.ascii(coalesce(e.typdelim, ',')), \
+                 (SELECT pg_catalog.string_agg(pg_catalog.encode(pg_catalog.convert_to( \
+                     l.enumlabel::text, CASE pg_catalog.getdatabaseencoding() \
+                       WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END), \
+                     'hex') || ':' || l.oid::text, ',') \
                    FROM pg_catalog.pg_enum l WHERE l.enumtypid = t.oid) \
                  FROM pg_catalog.pg_type t LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem \
                  WHERE t.oid = ANY ($1::oid[])",

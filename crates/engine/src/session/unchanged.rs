@@ -26,7 +26,7 @@ pub(crate) fn hold(conn: &mut Conn, plan: &Plan) -> Result<(), Error> {
         "SELECT a.attname, a.atttypid, a.atttypmod \
          FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_attribute a \
            ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
-         WHERE c.oid = $1::oid AND c.oid = pg_catalog.to_regclass($2)",
+         WHERE c.oid = $1::oid AND c.oid = pg_catalog.to_regclass($2)::oid",
         &[Some(&plan.oid.to_string()), Some(&plan.table)],
     )?;
     let is_there = |(name, (oid, typmod)): (&String, &(u32, i32))| {

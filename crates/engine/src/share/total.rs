@@ -1,6 +1,6 @@
 //! The sum of what a machine has loaded in all its parts.
 
-use crate::report::Summary;
+use crate::report::{Committed, Summary};
 
 /// Adds the summary of some parts. Texts that are the same for every part are kept once.
 pub(super) fn add(total: &mut Summary, part: Summary) {
@@ -38,6 +38,15 @@ pub(super) fn add(total: &mut Summary, part: Summary) {
     unite(&mut total.locks, part.locks);
     unite(&mut total.steps, part.steps);
     unite(&mut total.notes, part.notes);
+}
+
+/// Adds what is committed of parts that have failed. A shared load rejects no records.
+pub(super) fn add_committed(total: &mut Summary, committed: &Committed) {
+    let (read, rows) = (committed.read.get(), committed.rows.get());
+    total.read += read;
+    total.loaded += rows;
+    total.skipped += read.saturating_sub(rows);
+    total.transactions += committed.transactions.get();
 }
 
 fn unite<T: PartialEq>(all: &mut Vec<T>, more: Vec<T>) {

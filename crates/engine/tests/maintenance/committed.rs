@@ -3,9 +3,10 @@
 
 use crate::cluster::*;
 use pgsluice_engine::internals::ledger;
-use pgsluice_engine::internals::maintenance::{put_back_committed, take_down, Outcome};
-use pgsluice_engine::internals::maintenance::{Course, Request};
+use pgsluice_engine::internals::maintenance::{put_back_committed, put_back_until, take_down};
+use pgsluice_engine::internals::maintenance::{Course, Outcome, Request};
 use pgsluice_engine::internals::Conn;
+use pgsluice_engine::{Error, Kind};
 use pgsluice_pgserver::Server;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
@@ -163,6 +164,45 @@ fn triggers_of_dropped_and_detached_partitions_are_settled() {
     assert_eq!(one(&mut conn, states), "p g O, p2 own O, p3 g O");
 }
 
+/// A partition that is attached while a trigger of its parent is disabled gets the trigger disabled. It
+/// is enabled there as on the parent, also on the partitions of the new one. Where it was disabled
+/// before, it stays so.
+#[test]
+fn triggers_of_attached_partitions_are_enabled() {
+    for server in servers().iter() {
+        let url = database(server);
+        let mut conn = Conn::open(&url).unwrap();
+        conn.exec(
+            "CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; \
+             CREATE TABLE p (a int, b int) PARTITION BY LIST (a); \
+             CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1); \
+             CREATE TABLE p2 (LIKE p); CREATE TABLE p3 (LIKE p) PARTITION BY LIST (b); \
+             CREATE TABLE p3_1 PARTITION OF p3 FOR VALUES IN (1); \
+             CREATE TRIGGER g AFTER INSERT ON p FOR EACH ROW EXECUTE FUNCTION fire(); \
+             CREATE TRIGGER h AFTER INSERT ON p FOR EACH ROW EXECUTE FUNCTION fire(); \
+             ALTER TABLE p ENABLE ALWAYS TRIGGER g; ALTER TABLE p1 DISABLE TRIGGER g; \
+             ALTER TABLE p DISABLE TRIGGER h",
+        )
+        .unwrap();
+        let oid = oid(&mut conn, "p");
+        assert_eq!(take_down_and_vanish(&mut conn, oid, &everything()), 1);
+        conn.exec(
+            "ALTER TABLE p ATTACH PARTITION p2 FOR VALUES IN (2); \
+             ALTER TABLE p ATTACH PARTITION p3 FOR VALUES IN (3)",
+        )
+        .unwrap();
+        let states = "SELECT string_agg(format('%s %s', tgrelid::regclass, tgenabled), ', ' \
+            ORDER BY tgrelid::regclass::text) FROM pg_trigger WHERE tgname = ";
+        let of = |conn: &mut Conn, name: &str| one(conn, &format!("{states}'{name}'"));
+        assert_eq!(of(&mut conn, "g"), "p D, p1 D, p2 D, p3 D, p3_1 D");
+        let outcomes = put_all_back(&url);
+        assert!(outcomes.iter().all(|(_, r)| r.is_ok()), "{outcomes:?}");
+        assert_eq!(still_down(&mut conn), 0);
+        assert_eq!(of(&mut conn, "g"), "p A, p1 D, p2 A, p3 A, p3_1 A");
+        assert_eq!(of(&mut conn, "h"), "p D, p1 D, p2 D, p3 D, p3_1 D");
+    }
+}
+
 /// An index whose column was dropped while it was missing is settled, and does not keep the others
 /// down. If the column was renamed, that is an error.
 #[test]
@@ -206,6 +246,31 @@ fn one_connection_builds_everything() {
     let outcomes = put_back_committed(&open, 3, &entries[0], None).unwrap();
     assert!(outcomes.iter().all(|(_, r)| r.is_ok()), "{outcomes:?}");
     assert!(opened.load(Ordering::Relaxed) > 1, "it tried to open others");
+    assert_same(&before, &snapshot(&mut conn, oid));
+}
+
+/// A load with `--once` that is stopped while it recreates objects begins no other one. What is
+/// missing stays recorded.
+#[test]
+fn nothing_is_begun_after_a_stop() {
+    let servers = servers();
+    let (url, mut conn) = zoo(servers.last().unwrap());
+    let oid = oid(&mut conn, TABLE);
+    let before = snapshot(&mut conn, oid);
+    let down = take_down_and_vanish(&mut conn, oid, &everything());
+    let count = "SELECT count(*) FROM pg_indexes WHERE schemaname = 'Odd Schema'";
+    let kept: u32 = one(&mut conn, count).parse().unwrap();
+    let (entries, _) = ledger::still_down(&mut conn).unwrap();
+    // The user stops it during the first build.
+    let begun = AtomicU32::new(0);
+    let stopped = || begun.fetch_add(1, Ordering::Relaxed) > 0;
+    let open = || Conn::open(&url);
+    let outcomes = put_back_until(&open, 1, &entries[0], None, &stopped).unwrap();
+    let stopped = |r: &Result<_, Error>| r.as_ref().is_err_and(|e| e.kind() == Kind::Cancelled);
+    assert!(outcomes.iter().all(|(_, r)| stopped(r)), "{outcomes:?}");
+    assert_eq!((outcomes.len(), still_down(&mut conn)), (down, down));
+    assert_eq!(one(&mut conn, count), (kept + 1).to_string());
+    assert!(put_all_back(&url).iter().all(|(_, r)| r.is_ok()));
     assert_same(&before, &snapshot(&mut conn, oid));
 }
 

@@ -164,7 +164,8 @@ fn a_role_does_what_it_may() {
     }
 }
 
-/// Another owner of the ledger could put statements into it, so such a ledger is not used.
+/// Another owner of the ledger could put statements into it, and the owner of another table in its
+/// schema could add triggers. So such a ledger is not used.
 #[test]
 fn a_ledger_of_somebody_else_is_not_trusted() {
     let servers = servers();
@@ -178,9 +179,13 @@ fn a_ledger_of_somebody_else_is_not_trusted() {
         SET ROLE {role}; CREATE TABLE pgsluice_loads.taken_down (id int); RESET ROLE"
         ))
         .unwrap();
-    assert_eq!(
-        ledger::ensure(&mut admin).unwrap(),
-        State::Unusable(format!("the schema pgsluice_loads belongs to {role}"))
-    );
+    let unusable =
+        State::Unusable(format!("the schema pgsluice_loads, or a table in it, belongs to {role}"));
+    assert_eq!(ledger::ensure(&mut admin).unwrap(), unusable);
+    admin.exec("DROP SCHEMA pgsluice_loads CASCADE").unwrap();
+    assert_eq!(ledger::ensure(&mut admin).unwrap(), State::Ready);
+    admin.exec("CREATE TABLE pgsluice_loads.loads (id int)").unwrap();
+    admin.exec(&format!("ALTER TABLE pgsluice_loads.loads OWNER TO {role}")).unwrap();
+    assert_eq!(ledger::ensure(&mut admin).unwrap(), unusable);
     admin.exec(&format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}")).unwrap();
 }

@@ -7,7 +7,7 @@ use pgsluice_pgserver::{Server, ServerOptions, StopMode};
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// The setting that every server of a cluster needs for loads that commit on all nodes together.
 const SETTING: (&str, &str) = ("max_prepared_transactions", "16");
@@ -114,7 +114,8 @@ fn run(server: &Server, sql: &str) -> Result<(), Failure> {
         Failure::new(format!("cannot set up the nodes: {what}"))
             .with_hint("a cluster needs a PostgreSQL with psql and postgres_fdw: see --pg-bin")
     };
-    let mut child = Command::new(&psql)
+    let mut child = server
+        .command("psql")
         .args(["-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-f", "-", "-d"])
         .arg(server.url("postgres"))
         .env("PGOPTIONS", "-c client_min_messages=warning")

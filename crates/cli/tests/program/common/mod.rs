@@ -6,8 +6,8 @@ pub mod realm;
 #[path = "../../../../pgserver/tests/support/mod.rs"]
 mod support;
 
-use nix::sys::signal::kill;
 pub use nix::sys::signal::Signal;
+use nix::sys::signal::{kill, signal as set_action, SigHandler};
 use nix::unistd::Pid;
 use pgsluice_engine::internals::Conn;
 use pgsluice_pgserver::{Installation, Server, ServerOptions};
@@ -35,6 +35,9 @@ impl World {
 
     /// As [`World::new`], with a port on the loopback interface and more settings.
     pub fn with(installation: &Installation, port: Option<u16>, more: &[(&str, &str)]) -> World {
+        // If a shell runs the tests in the background, SIGINT is ignored, also by the programs.
+        // SAFETY: the default action runs no code of this process.
+        unsafe { set_action(Signal::SIGINT, SigHandler::SigDfl) }.unwrap();
         let server = Server::start(ServerOptions {
             pg_bin: Some(installation.bin.clone()),
             port,

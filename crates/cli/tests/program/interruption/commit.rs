@@ -359,6 +359,34 @@ fn a_sequence_passes_the_keys_of_rows_that_stay() {
     }
 }
 
+/// If the loader is killed during a load by `insert`, the sequence has passed the keys of all rows
+/// that stay. The key of a record that is refused moves it nowhere, even if only a foreign key refuses
+/// the record.
+#[test]
+fn a_sequence_passes_the_key_of_each_row_that_is_committed() {
+    let (mut world, file) = world();
+    let rows = 300;
+    for table in ["t (a serial, b text)", "t (a int GENERATED ALWAYS AS IDENTITY, b text)"] {
+        world.sql(&format!("DROP TABLE t; CREATE TABLE {table}"));
+        let statement = "SET LOCAL synchronous_commit";
+        let proxy = Proxy::start(&world, statement, rows, Fate::Hold, false);
+        let mut load = command(&file, &proxy, &["--method", "insert"]);
+        let mut child = load.stderr(Stdio::null()).spawn().unwrap();
+        proxy.wait();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(left(&mut world).0, rows, "{table}");
+        assert_eq!(world.sql("SELECT nextval('t_a_seq')"), rows.to_string(), "{table}");
+    }
+    world.sql("CREATE TABLE p (b text PRIMARY KEY); INSERT INTO p VALUES ('x')");
+    world.sql("DROP TABLE t; CREATE TABLE t (a serial, b text REFERENCES p)");
+    let file = world.file("refused.csv", b"5,x\n2000000,y\n");
+    let said = world.load(&[&file, "--table", "t", "--method", "insert"]).unwrap_err();
+    assert!(said.contains("violates foreign key constraint"), "{said}");
+    assert_eq!(left(&mut world).0, 1, "{said}");
+    assert_eq!(world.sql("SELECT nextval('t_a_seq')"), "6", "{said}");
+}
+
 /// If the connection is lost while `insert` commits a row, that row may or may not have been
 /// committed, and the message says so.
 #[test]

@@ -305,7 +305,7 @@ fn cut_behind_the_commit(world: &mut World) {
     world.sql("DROP INDEX t_k; CREATE SEQUENCE keys OWNED BY t.k");
     let (file, before) = (file(world), facts(world));
     let method = ["--method", "lanes", "--lanes", "2", "--triggers", "off"];
-    let proxy = Proxy::new(world, b"trunc(max(");
+    let proxy = Proxy::new(world, b"trunc(pg_catalog.max(");
     proxy.order.store(CUT_BEFORE, Ordering::SeqCst);
     let (code, said) = run(world, &file, &method, &proxy.url());
     assert_eq!(proxy.order.load(Ordering::SeqCst), PASS, "no keys were looked for");

@@ -2,8 +2,9 @@
 //! load. Nothing is loaded in each case.
 
 use crate::common::{each_major, on_each_major, signal, wait_until, Signal, World};
+use crate::scheduler::listens;
 use std::io::{self, BufWriter, Write};
-use std::process::{Child, ChildStdin};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -116,6 +117,33 @@ fn lost_stopped_and_killed() {
         interrupted(&mut world);
         killed(&mut world);
     });
+}
+
+/// A signal that is ignored when the program starts, as SIGHUP under `nohup`, does not stop the
+/// load.
+#[test]
+fn a_signal_that_is_ignored_stays_ignored() {
+    let mut world = World::new(each_major().last().unwrap());
+    empty(&mut world);
+    let script = "trap '' HUP INT; exec \"$0\" load - --quiet --table t --to \"$1\"";
+    let mut load = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_pgsluice"), &world.server.url("postgres")])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    send(load.stdin.as_mut().unwrap(), 300_000).unwrap();
+    let mut underway = Underway(load);
+    underway.wait(&mut world);
+    for ignored in [Signal::SIGHUP, Signal::SIGINT] {
+        assert!(!listens(underway.0.id(), ignored), "{ignored:?}");
+        assert!(signal(underway.0.id(), ignored));
+    }
+    send(underway.0.stdin.as_mut().unwrap(), 300_000).unwrap();
+    drop(underway.0.stdin.take());
+    let (code, said) = underway.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "600000");
 }
 
 /// Waits for the end of a process for a limited time. Returns whether it has ended.

@@ -2,6 +2,7 @@
 //! are the same.
 
 use super::{on_one_major, refuse, Cluster, HASH};
+use crate::common::on_first_and_last_major;
 use std::process::Command;
 
 const NODES: [&str; 4] = ["--table", "t", "--route", "nodes"];
@@ -180,4 +181,42 @@ fn sequences_and_truncates(cluster: &mut Cluster) {
 #[test]
 fn sequences_and_truncates_of_nodes() {
     on_one_major(sequences_and_truncates);
+}
+
+/// Options that are set on one server, and words of the error.
+const PROTECTING: [(&str, &str, &str); 4] = [
+    ("channel_binding", "require", "channel binding required"),
+    ("requirepeer", "somebody else", "requirepeer specifies"),
+    ("gssencmode", "require", "GSSAPI"),
+    // The loader's libpq may be older than that of the server.
+    ("require_auth", "password", "auth"),
+];
+
+fn protected(cluster: &mut Cluster) {
+    cluster.twins("a int, b text", "HASH (a)", &HASH);
+    let file = cluster.world.file("rows.csv", b"1,x\n2,x\n3,x\n4,x\n");
+    let load = [&[&file[..]], &NODES[..]].concat();
+    for (option, value, words) in PROTECTING {
+        let add = format!("ALTER SERVER n1 OPTIONS (ADD {option} '{value}')");
+        if cluster.world.conn.exec(&add).is_err() {
+            // A server before 16 does not have the option.
+            assert_eq!(option, "require_auth");
+            continue;
+        }
+        let said = cluster.world.load(&load).unwrap_err();
+        assert!(said.contains("node n1: ") && said.contains(words), "{option}: {said}");
+        cluster.world.sql(&format!("ALTER SERVER n1 OPTIONS (DROP {option})"));
+    }
+    assert_eq!(cluster.world.load(&load).unwrap()["loaded"], 4);
+}
+
+/// Options of a foreign server that protect the password apply to the loader's connections, too, or
+/// are an error.
+#[test]
+fn options_that_protect_the_password_are_used() {
+    on_first_and_last_major(|installation| {
+        if let Some(mut cluster) = Cluster::new(installation) {
+            protected(&mut cluster);
+        }
+    });
 }

@@ -268,6 +268,26 @@ fn a_compressed_file_grows_and_its_size_stays() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), (n + 1).to_string());
 }
 
+/// A compressed file that was loaded is cut off. That is reported as for a new file: exit code 4, and
+/// the file may not be whole.
+#[test]
+fn a_known_file_that_is_cut_off_is_damaged() {
+    let world = world();
+    let plain = world.file("a.csv", &lines(0, 60_000));
+    assert!(std::process::Command::new("gzip").arg(&plain).status().unwrap().success());
+    let packed = format!("{plain}.gz");
+    let all = ["load", &packed, "--table", "t", "--once"];
+    assert!(world.run(&all).status.success());
+    let bytes = fs::read(&packed).unwrap();
+    fs::write(&packed, &bytes[..bytes.len() / 2]).unwrap();
+    let output = world.run(&all);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("a.csv.gz") && said.contains("the file is gzip; is it whole?"), "{said}");
+    fs::write(&packed, &bytes).unwrap();
+    assert_eq!(load(&world, &[&packed]).unwrap()["loaded"], 0);
+}
+
 /// What was not a record when a file was loaded (a comment, the footer) may be one later, while the
 /// size stays the same. Such a file has changed. Another comment is no change.
 #[test]

@@ -15,6 +15,7 @@ mod reject_files;
 mod rejects;
 mod rights;
 mod share;
+mod stopped;
 mod streams;
 
 use crate::common::{each_major, wait_until, World};

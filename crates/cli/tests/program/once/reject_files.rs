@@ -1,9 +1,11 @@
-//! Reject files of loads that commit in pieces: long records, trailers, and names that are in use.
+//! Reject files of loads that commit in pieces: long records, trailers, names that are in use, and
+//! names from other roles.
 
 use super::rejects::{load, mixed};
 use super::{lines, world};
 use crate::common::World;
 use std::fs;
+use std::os::unix::fs::symlink;
 
 /// A record that is too long to be held in memory is read in pieces, and its COPY stays open until
 /// the last one. No commit comes before that, whether the record is loaded or rejected.
@@ -114,4 +116,42 @@ fn a_file_with_the_name_of_the_loaders_own_is_kept() {
     fs::write(&own, b"").unwrap();
     assert_eq!(load(&world, &path, &rejects, "none", &[]).unwrap()["rejected"], bad.len());
     assert!(!fs::exists(&own).unwrap());
+}
+
+/// Any role that may insert into the table may write rows about reject files. The files that they
+/// name are not changed, not removed, and not reached through a symbolic link.
+#[test]
+fn rows_of_other_roles_lead_to_no_file() {
+    let mut world = world();
+    let (bytes, bad) = mixed(0, 100_000);
+    let path = world.file("a.csv", &bytes);
+    let rejects = world.path("bad");
+    let size = ["--commit-every", "256kB"];
+    load(&world, &path, &rejects, "100", &size).unwrap_err();
+    let before = world.sql("SELECT sum(records) FROM pgsluice_loads.reject_files");
+    let (empty, other) = (world.file("empty", b""), world.file("other", b"1,x\n"));
+    world.sql("CREATE ROLE clerk; GRANT INSERT (a) ON t TO clerk; SET ROLE clerk");
+    for (name, records) in [("empty", 0), ("link", 0), ("more", 1)] {
+        let file = world.path(name);
+        if name != "empty" {
+            symlink(&other, &file).unwrap();
+            world.file(&format!("{name}.jsonl"), b"{\"file\":\"a.csv\"}\n");
+        }
+        world.sql(&format!(
+            "INSERT INTO pgsluice_loads.reject_files \
+             VALUES (1, '{file}', 0, '', 0, '', {records}, {records})"
+        ));
+    }
+    world.sql("RESET ROLE");
+    let summary = load(&world, &path, &rejects, "none", &size).unwrap();
+    assert_eq!(summary["rejected_before"], before.parse::<u64>().unwrap(), "{summary}");
+    assert_eq!(fs::read_to_string(&rejects).unwrap(), bad.concat());
+    assert!(fs::exists(&empty).unwrap());
+    assert_eq!(fs::read_to_string(&other).unwrap(), "1,x\n");
+    // The name of the load's own reject file is not followed, either.
+    let own = world.path("own");
+    symlink(&empty, &own).unwrap();
+    let next = world.file("b.csv", &mixed(100_000, 1000).0);
+    let said = load(&world, &next, &own, "none", &[]).unwrap_err();
+    assert!(said.contains("own: it is a symbolic link"), "{said}");
 }

@@ -5,11 +5,17 @@ use crate::common::{psql, wait_until, World};
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
+/// The program as this role.
+fn command_as(world: &World, role: &str, arguments: &[&str]) -> Command {
+    let url = world.server.url("postgres").replace("postgres@", &format!("{role}@"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pgsluice"));
+    command.args(arguments).args(["--to", &url]);
+    command
+}
+
 /// Runs the program as this role.
 fn run_as(world: &World, role: &str, arguments: &[&str]) -> Output {
-    let url = world.server.url("postgres").replace("postgres@", &format!("{role}@"));
-    let program = env!("CARGO_BIN_EXE_pgsluice");
-    Command::new(program).args(arguments).args(["--to", &url]).output().unwrap()
+    command_as(world, role, arguments).output().unwrap()
 }
 
 /// Loads a file as this role.
@@ -99,6 +105,32 @@ fn an_administrator_upgrades_or_completes_the_tables() {
     assert_eq!(world.sql("SELECT count(*) FROM t"), "30");
 }
 
+/// Tables that a member of the owner creates belong to the member, and other roles do not use them.
+/// So `loads init` refuses that and says how to run it as the owner.
+#[test]
+fn the_tables_are_made_as_the_owner_of_the_database() {
+    let mut world = world();
+    world.sql(
+        "CREATE ROLE dba; CREATE ROLE admin LOGIN IN ROLE dba; CREATE ROLE a LOGIN;
+         GRANT INSERT ON t TO a; ALTER DATABASE postgres OWNER TO dba",
+    );
+    let init = ["loads", "init"];
+    let output = run_as(&world, "admin", &init);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("would belong to admin"), "{said}");
+    assert!(said.contains("PGOPTIONS='-c role=dba'"), "{said}");
+    let left = "SELECT count(*) FROM pg_namespace WHERE nspname = 'pgsluice_loads'";
+    assert_eq!(world.sql(left), "0");
+    let output = command_as(&world, "admin", &init).env("PGOPTIONS", "-c role=dba").output();
+    assert_eq!(output.unwrap().status.code(), Some(0));
+    let path = world.file("a.csv", &lines(0, 10));
+    let output = load_as(&world, "a", &path, "t");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    // Nothing is left to do.
+    assert_eq!(run_as(&world, "admin", &init).status.code(), Some(0));
+}
+
 /// With the grants of the reference in place of those to PUBLIC, a role uses everything that writes
 /// to the ledger. `loads forget` needs those that the reference names for it.
 #[test]
@@ -135,6 +167,27 @@ fn the_grants_of_the_reference_are_enough() {
     assert_eq!(run_as(&world, "loader", &forget).status.code(), Some(1));
     world.sql("GRANT DELETE ON pgsluice_loads.commits, pgsluice_loads.pieces TO loader");
     assert_eq!(run_as(&world, "loader", &forget).status.code(), Some(0));
+}
+
+/// Any role may record that it has dropped objects of any table. This stops loads of other roles
+/// only if that role may load into the table.
+#[test]
+fn rows_of_roles_that_may_not_load_stop_no_load() {
+    let mut world = world();
+    let path = world.file("a.csv", &lines(0, 10));
+    let load = |world: &World| world.load(&[&path, "--table", "t", "--once"]);
+    load(&world).unwrap();
+    world.sql("CREATE ROLE clerk; SET ROLE clerk");
+    world.sql(
+        "INSERT INTO pgsluice_loads.taken_down \
+           (load, relation, relation_name, object, choice, search_path) \
+         VALUES (gen_random_uuid(), 't'::regclass, 't', 'index i', '{}', '')",
+    );
+    world.sql("RESET ROLE");
+    assert_eq!(load(&world).unwrap()["loaded"], 0);
+    world.sql("GRANT INSERT (b) ON t TO clerk");
+    let said = load(&world).unwrap_err();
+    assert!(said.contains("index i (taken down by clerk)"), "{said}");
 }
 
 /// The next load upgrades a ledger of an earlier version and keeps what it records. A ledger of a

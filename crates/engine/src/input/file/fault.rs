@@ -2,12 +2,12 @@
 
 use super::{InputFile, MAX_RECORD};
 use crate::error::{Error, Kind, Place};
-use crate::input::decompress::Compression;
+use crate::input::decompress::{is_damage, Compression};
 use crate::input::records::{Cutter, Layout};
 use std::io;
 
-/// The error of a source that cannot be read any further. If it is an error of the decompressor and
-/// not of the operating system, the file is damaged.
+/// The error of a source that cannot be read any further. If it is an error of the decompressor, and
+/// not of the operating system or the source, the file is damaged.
 pub(in crate::input) fn unreadable(
     name: &str,
     compression: Option<Compression>,
@@ -15,7 +15,7 @@ pub(in crate::input) fn unreadable(
 ) -> Error {
     let error = Error::io("read", name, e);
     match compression {
-        Some(c) if e.raw_os_error().is_none() => {
+        Some(c) if is_damage(e) => {
             error.of_kind(Kind::Data).with_hint(format!("the file is {}; is it whole?", c.name()))
         }
         _ => error,

@@ -213,7 +213,7 @@ impl Bisection<'_> {
             return Err(defect("INSERT of a binary file"));
         };
         let mut insert = statement::Insert::new(&plan);
-        let mut record = Record::default();
+        let (mut record, mut moves) = (Record::default(), String::new());
         for index in records {
             let item = self.good[index].1;
             let one = self.record(item);
@@ -222,7 +222,10 @@ impl Bisection<'_> {
                 return Err(defect("a record is none when it stands alone"));
             }
             let refused = match insert.add(&plan, &one, &record) {
-                Ok(()) => continue,
+                Ok(()) => {
+                    moves += &self.lane.past_keys(&one, &record);
+                    continue;
+                }
                 Err(NoInsert::Malformed(fault)) => self.lane.malformed_refused(fault),
                 Err(NoInsert::Encoding(message)) => AttemptRefused {
                     record: None,
@@ -235,8 +238,8 @@ impl Bisection<'_> {
             return Ok(Err(AttemptRefused { record: Some(index), ..refused }));
         }
         let one_by_one = plan.wire == Wire::Insert(1);
-        let sql = if one_by_one { NO_WAIT.to_owned() + &insert.take() } else { insert.take() };
-        let done = self.lane.attempt(|lane| lane.conn.exec_counted(&sql).map(|(_, rows)| rows))?;
+        let sql = format!("{}{}{moves}", if one_by_one { NO_WAIT } else { "" }, insert.take());
+        let done = self.lane.attempt(|lane| lane.conn.exec_all(&sql))?;
         Ok(done.map_err(|error| self.lane.refused(&error).1))
     }
 }

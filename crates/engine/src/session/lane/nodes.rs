@@ -33,6 +33,7 @@ use crate::route::Split;
 use crate::session::conn::Conn;
 use crate::session::nodes::of_node;
 use crate::session::statement;
+use crate::session::transaction::in_pg_catalog;
 use content::Contents;
 use crossbeam_channel::{Receiver, Sender};
 use pgsluice_core::error::Refusal;
@@ -162,7 +163,8 @@ impl Lane {
             let Some(question) = &to.leaves[*leaf].belongs else { continue };
             let rows = &split.bytes[place.clone()];
             let keys = router.first_keys(rows).ok_or_else(|| Error::defect("a row has no key"))?;
-            let answer = self.conn.query_binary(question, &keys)?;
+            let ask = |conn: &mut Conn| conn.query_binary(question, &keys);
+            let answer = in_pg_catalog(&mut self.conn, ask)?;
             if answer[0][0].as_deref() == Some("f") {
                 let to = &to.leaves[*leaf].partition;
                 return Err(Error::defect(format!("a row was routed to {to}, which is wrong")));

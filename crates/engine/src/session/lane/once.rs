@@ -7,7 +7,7 @@ use crate::options::Method;
 use crate::reject::{Block, Reject, Rejects, Spool};
 use crate::session::catalog;
 use crate::session::conn::Conn;
-use crate::session::sequences::{pass, quickly_moved, KeySequence};
+use crate::session::sequences::{check_deferred, pass, quickly_moved, KeySequence};
 use crate::session::transaction;
 use pgsluice_core::scan::Eol;
 use std::io::Read;
@@ -66,11 +66,34 @@ impl Lane {
         pieces.sent.push(piece);
         let once = pieces.recording.options.once.as_ref();
         let due = once.and_then(|o| o.commits_every()).is_some_and(|every| pieces.bytes >= every);
-        let compared = pieces.recording.compared.load(Ordering::Acquire);
+        match due {
+            true => self.commit_sent(),
+            false => Ok(()),
+        }
+    }
+
+    /// Call this when the input has ended. If lanes commit several times, this one commits what it has
+    /// sent: another one may wait for it, and the last commits of all lanes wait for that one.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Lane::finish`] and [`Lane::commit_pieces`].
+    pub(crate) fn commit_rest(&mut self) -> Result<(), Error> {
+        let Some(pieces) = &self.pieces else { return Ok(()) };
+        let several = self.plan.lanes > 1 && pieces.recording.options.in_pieces();
+        match several && !pieces.sent.is_empty() {
+            true => self.commit_sent(),
+            false => Ok(()),
+        }
+    }
+
+    /// Commits what was sent, if that is possible now, and begins another transaction.
+    fn commit_sent(&mut self) -> Result<(), Error> {
+        let compared = |pieces: &Pieces| pieces.recording.compared.load(Ordering::Acquire);
         // The COPY of a record in pieces is open until its last piece, so do not commit before
         // that. Nothing of a stream is committed before it is known to be the same one as in the
         // earlier load.
-        if !due || !compared || self.in_piece() {
+        if !self.pieces.as_ref().is_some_and(compared) || self.in_piece() {
             return Ok(());
         }
         self.finish()?;
@@ -78,7 +101,6 @@ impl Lane {
         self.process.forget();
         let Some(pieces) = &mut self.pieces else { return Ok(()) };
         let recording = pieces.recording.clone();
-        recording.transactions.add(1);
         pieces.bytes = 0;
         transaction::begin(&mut self.conn, &recording.options)?;
         self.held = false;
@@ -139,7 +161,10 @@ impl Lane {
         if let Some(block) = block {
             block.committed();
         }
-        recording.committed.add(loaded);
+        let nodes = self.plan.nodes.as_ref().map_or(1, |to| to.nodes.len() as u64);
+        recording.committed.read.add(read);
+        recording.committed.rows.add(loaded);
+        recording.committed.transactions.add(nodes);
         if let Some(pieces) = &mut self.pieces {
             pieces.committed = self.counts.rows;
         }
@@ -158,6 +183,10 @@ impl Lane {
             Some(found) => found,
             None => quickly_moved(&mut self.conn, self.plan.oid, &self.plan.columns)?,
         };
+        if !found.is_empty() {
+            // Before the lock, since this may wait for another lane.
+            check_deferred(&mut self.conn)?;
+        }
         let recording = pieces.recording.clone();
         let _alone = recording.moving.lock().unwrap_or_else(PoisonError::into_inner);
         for sequence in &found {

@@ -228,12 +228,12 @@ impl Lane {
     /// anyway, to name it.
     fn is_of_a_record(&self, error: &Error) -> bool {
         let computed = self.plan.landing.as_ref().is_some_and(Landing::has_expressions);
-        is_of_the_record(error.sqlstate())
+        is_of_the_record(error)
             || is_of_a_policy(error)
             || computed && is_of_an_expression(error.sqlstate())
             || is_of_a_binary_value(error.sqlstate()) && self.names_a_value(error)
             || is_of_a_text_value(error.sqlstate()) && self.reads_a_value(error)
-            || self.rejects.is_none() && may_be_of_a_record(error.sqlstate())
+            || self.rejects.is_none() && may_be_of_a_record(error)
     }
 
     /// Whether the server was reading one value of a tuple.

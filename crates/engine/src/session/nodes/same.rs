@@ -35,7 +35,7 @@ pub(super) fn locked_before(
     let rows = conn.query(
         "SELECT pg_catalog.max(place) FROM pg_catalog.generate_series(0, $2::integer) place \
          WHERE NOT pg_catalog.pg_try_advisory_xact_lock( \
-           pg_catalog.hashtextextended($1::text || ' ' || place, 0))",
+           pg_catalog.hashtextextended($1::text || ' ' || place::text, 0))",
         &[Some(probe), Some(&place.to_string())],
     )?;
     Ok(rows.first().and_then(|row| row[0].as_ref()?.parse().ok()))

@@ -8,7 +8,7 @@ use pgsluice_engine::options::{OnceOptions, ShareOptions};
 use pgsluice_engine::{FileSource, Loader, Opened, Source, TargetOptions};
 use std::io::{self, Read};
 use std::path::Path;
-use std::thread::sleep;
+use std::thread::{sleep, spawn};
 use std::time::Duration;
 
 /// Tasks take parts of a file and load them. The parts of a task that is dropped are free for
@@ -51,6 +51,41 @@ fn tasks_load_and_the_driver_publishes() {
     whole(&mut world, "published");
     let alone = Loader::new(TargetOptions::new(&url, "t")).input(FileSource::new(&paths[0]));
     assert!(alone.share().is_err());
+}
+
+/// A task drops parts that it has taken, and goes on. When no others are left, it gets them again
+/// instead of waiting for itself. Until they are loaded, nothing is published.
+#[test]
+fn parts_that_are_dropped_are_taken_again() {
+    let (mut world, paths) = worlds_files(&[("a.csv", lines(0, 100_000))], false);
+    let share = Some(ShareOptions::default());
+    let once = OnceOptions { share, commit_every: Some(512 << 10), ..OnceOptions::default() };
+    let url = world.server.url("postgres");
+    let loader = |path: &str| {
+        let loader = Loader::new(TargetOptions::new(&url, "t")).once(once.clone());
+        let loader = loader.input(FileSource::new(path));
+        // A task that waits for itself fails after this time.
+        let watch = loader.watch();
+        spawn(move || {
+            sleep(Duration::from_secs(120));
+            watch.cancel();
+        });
+        loader
+    };
+    let all = loader(&paths[0]);
+    let mut task = all.share().unwrap();
+    drop(task.take().unwrap().expect("there are parts"));
+    while let Some(parts) = task.take().unwrap() {
+        task.load(parts).unwrap();
+    }
+    assert_eq!(task.publish().unwrap().loaded, 100_000);
+    whole(&mut world, "with the parts that were dropped");
+    let one = loader(&world.file("b.csv", b"100000,x\n"));
+    let mut task = one.share().unwrap();
+    assert!(task.take().unwrap().is_some());
+    let error = task.publish().unwrap_err();
+    assert!(error.to_string().contains("1 parts are left to be loaded"), "{error}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "100000");
 }
 
 /// A part of a file fails on one machine. While the machine that has begun the file is at work, a

@@ -299,6 +299,25 @@ fn a_damaged_file_stops_none_of_those_that_are_taken_with_it() {
     assert_eq!(counts(&mut world), thrice(32_000));
 }
 
+/// A compressed file is one part. A machine has committed some of its transactions when it finds a
+/// bad record: the message counts their rows.
+#[test]
+fn rows_of_a_part_that_fails_are_counted() {
+    let mut world = world();
+    let bytes = [lines(0, 50_000), b"x,bad\n".to_vec(), lines(50_000, 10_000)].concat();
+    let plain = world.file("a.csv", &bytes);
+    assert!(std::process::Command::new("gzip").arg(&plain).status().unwrap().success());
+    let packed = format!("{plain}.gz");
+    let all = [&packed, "--table", "t", "--once", "--share", "--commit-every", "64kB"];
+    let said = world.load(&all).unwrap_err();
+    assert!(said.contains("line 50001"), "{said}");
+    let rows = world.sql("SELECT count(*) FROM t");
+    assert_ne!(rows, "0", "{said}");
+    let counted = format!("{rows} rows of this machine are committed and recorded as load 1");
+    assert!(said.contains(&counted), "{rows}: {said}");
+    exact(&mut world, "before the bad record");
+}
+
 /// A load without `--share` waits for loads with it, and they wait for it. If it is killed,
 /// machines continue it together.
 #[test]

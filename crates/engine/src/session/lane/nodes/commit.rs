@@ -99,7 +99,7 @@ impl Fanout {
             };
             match transaction::commit_recorded(&mut lane.conn, &facts.address.0, &is_there) {
                 Ok(()) => {
-                    recording.committed.add(lane.rows.values().sum());
+                    recording.committed.rows.add(lane.rows.values().sum());
                     self.done.push(lane);
                 }
                 Err(error) => {

@@ -102,6 +102,9 @@ impl Lane {
             tables::ensure(&mut conn)?;
         }
         transaction::begin(&mut conn, options)?;
+        // As in postgres_fdw: triggers and defaults on the node must not depend on the user's
+        // search path.
+        conn.exec("SET LOCAL search_path = pg_catalog")?;
         if let Some(load) = &fanout.together {
             let name = gid(load, node);
             if !ledger::lock(&mut conn, &name)? {
@@ -110,13 +113,10 @@ impl Lane {
         }
         let mut had = HashSet::new();
         if let Some(recording) = recording {
-            let slices = recording.slices_of(&mut conn, plan.oid, &tables_of(to, node))?;
+            let slices = recording.slices_of(&mut conn, plan.oid, &tables_of(to, node), watch)?;
             had.extend(slices.iter().map(|slice| (slice.leaf, slice.content.source)));
             fanout.slices.extend(slices);
         }
-        // As in postgres_fdw: triggers and defaults on the node must not depend on the user's
-        // search path.
-        conn.exec("SET LOCAL search_path = pg_catalog")?;
         if to.truncate {
             let tables: Vec<&str> = tables_of(to, node).iter().map(|table| table.table).collect();
             conn.exec(&format!("TRUNCATE TABLE {}", tables.join(", ")))?;

@@ -238,7 +238,7 @@ impl NodeLane {
                 self.conn.exec("RELEASE SAVEPOINT pgsluice")?;
                 Ok(Ok(()))
             }
-            Err(error) if is_of_the_record(error.sqlstate()) => {
+            Err(error) if is_of_the_record(&error) => {
                 (self.counts, self.rows) = counts;
                 self.conn.exec("ROLLBACK TO SAVEPOINT pgsluice; RELEASE SAVEPOINT pgsluice")?;
                 Ok(Err(error))

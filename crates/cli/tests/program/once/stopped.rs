@@ -1,0 +1,143 @@
+//! A load that another thread stops ends soon, whatever it does at that moment.
+
+use super::{lines, start, world};
+use crate::common::wait_until;
+use pgsluice_engine::options::OnceOptions;
+use pgsluice_engine::{Event, FileSource, Kind, Loader, Opened, Source, StreamSource};
+use pgsluice_engine::{TargetOptions, Watch};
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{channel, Receiver};
+use std::sync::{Arc, OnceLock};
+use std::thread::{sleep, spawn};
+use std::time::Duration;
+
+/// The read of a [`StoppingFile`] that stops the load.
+const STOPPING: usize = 5;
+
+/// The number of reads of a file, and what one of them stops.
+#[derive(Clone, Debug, Default)]
+struct Reads {
+    count: Arc<AtomicUsize>,
+    watch: Arc<OnceLock<Watch>>,
+}
+
+/// A file that is read in small parts. One of the reads stops the load.
+#[derive(Debug)]
+struct StoppingFile(FileSource, Reads);
+
+struct StoppingBytes(Box<dyn Read + Send>, Reads);
+
+impl Read for StoppingBytes {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.1.count.fetch_add(1, Ordering::SeqCst) + 1;
+        if let (STOPPING, Some(watch)) = (count, self.1.watch.get()) {
+            watch.cancel();
+        }
+        let most = buffer.len().min(64 << 10);
+        self.0.read(&mut buffer[..most])
+    }
+}
+
+impl Source for StoppingFile {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn length(&self) -> io::Result<Option<u64>> {
+        self.0.length()
+    }
+
+    fn can_be_read_again(&self) -> bool {
+        true
+    }
+
+    fn open(&self) -> io::Result<Opened> {
+        let Opened { bytes, version } = self.0.open()?;
+        Ok(Opened { bytes: Box::new(StoppingBytes(bytes, self.1.clone())), version })
+    }
+
+    fn path(&self) -> Option<&Path> {
+        self.0.path()
+    }
+}
+
+/// A load is stopped while it compares a file with the record. It reads no more of the file.
+#[test]
+fn a_load_that_compares_a_file_ends() {
+    let world = world();
+    let path = world.file("a.csv", &lines(0, 60_000));
+    world.load(&[&path, "--table", "t", "--once", "--stray-quotes", "copy"]).unwrap();
+    // The modification time differs, so the bytes are compared.
+    fs::write(&path, lines(0, 60_000)).unwrap();
+    let reads = Reads::default();
+    let loader = Loader::new(TargetOptions::new(&world.server.url("postgres"), "t"))
+        .once(OnceOptions::default())
+        .input(StoppingFile(FileSource::new(&path), reads.clone()));
+    assert!(reads.watch.set(loader.watch()).is_ok());
+    let error = loader.run().unwrap_err();
+    assert_eq!(error.kind(), Kind::Cancelled, "{error}");
+    assert_eq!(reads.count.load(Ordering::SeqCst), STOPPING);
+}
+
+/// A load is stopped just before it waits for another load of the same files. The server ignores a
+/// request to cancel that arrives between two statements, so the load repeats it.
+#[test]
+fn a_load_that_waits_for_another_one_ends() {
+    let mut world = world();
+    let path = world.file("a.csv", &lines(0, 100));
+    world.load(&[&world.file("b.csv", b"100,x\n"), "--table", "t", "--once"]).unwrap();
+    world.sql("BEGIN; LOCK TABLE t");
+    let first = start(&world, &[&path]);
+    let held = "SELECT count(*) FROM pgsluice_loads.loads WHERE state = 'running'";
+    wait_until(|| "nothing is claimed".into(), || world.sql(held) == "1");
+    let url = world.server.url("postgres");
+    let (done, ended) = channel();
+    spawn(move || {
+        let loader = Loader::new(TargetOptions::new(&url, "t")).once(OnceOptions::default());
+        let watch = loader.watch();
+        let stop = move |event: Event<'_>| {
+            if matches!(event, Event::Waiting) {
+                watch.cancel();
+            }
+        };
+        let loaded = loader.input(FileSource::new(path)).on_event(stop).run();
+        let _ = done.send(loaded.map(|summary| summary.loaded).map_err(|e| e.kind()));
+    });
+    let loaded = ended.recv_timeout(Duration::from_secs(30));
+    world.sql("COMMIT");
+    assert!(first.wait_with_output().unwrap().status.success());
+    assert_eq!(loaded, Ok(Err(Kind::Cancelled)));
+}
+
+/// A stream without bytes, whose end comes only when the sender is dropped.
+struct Silent(Receiver<()>);
+
+impl Read for Silent {
+    fn read(&mut self, _buffer: &mut [u8]) -> io::Result<usize> {
+        let _ = self.0.recv();
+        Ok(0)
+    }
+}
+
+/// A load is stopped while it waits for the first bytes of a source.
+#[test]
+fn a_load_that_opens_a_source_ends() {
+    let (end, silent) = channel();
+    let ((to, from), (done, ended)) = (channel(), channel());
+    spawn(move || {
+        // It opens the source before it connects.
+        let loader = Loader::new(TargetOptions::new("postgresql:///none", "t"))
+            .input(StreamSource::new("pipe", Silent(silent)));
+        to.send(loader.watch()).unwrap();
+        let _ = done.send(loader.run().map(|summary| summary.loaded).map_err(|e| e.kind()));
+    });
+    let watch: Watch = from.recv().unwrap();
+    sleep(Duration::from_millis(200));
+    watch.cancel();
+    let loaded = ended.recv_timeout(Duration::from_secs(30));
+    drop(end);
+    assert_eq!(loaded, Ok(Err(Kind::Cancelled)));
+}
