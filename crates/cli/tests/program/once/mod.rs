@@ -10,6 +10,7 @@ mod kills;
 mod listing;
 mod objects;
 mod pieces;
+mod read_in_parts;
 mod recovery;
 mod reject_files;
 mod rejects;
@@ -47,6 +48,18 @@ fn start(world: &World, arguments: &[&str]) -> Child {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap()
+}
+
+/// Starts a load that has claimed its file and waits for the table until COMMIT. Another file is loaded
+/// already. Returns the name of the file.
+fn held_back(world: &mut World) -> (String, Child) {
+    let path = world.file("a.csv", &lines(0, 100));
+    world.load(&[&world.file("b.csv", b"100,x\n"), "--table", "t", "--once"]).unwrap();
+    world.sql("BEGIN; LOCK TABLE t");
+    let first = start(world, &[&path]);
+    let held = "SELECT count(*) FROM pgsluice_loads.loads WHERE state = 'running'";
+    wait_until(|| "nothing is claimed".into(), || world.sql(held) == "1");
+    (path, first)
 }
 
 /// The number of rows, of distinct rows, and of rows that the ledger says are loaded.
@@ -248,12 +261,7 @@ fn what_does_not_go_with_it_is_refused() {
 #[test]
 fn a_load_waits_for_another_one() {
     let mut world = world();
-    let path = world.file("a.csv", &lines(0, 100));
-    world.load(&[&world.file("b.csv", b"100,x\n"), "--table", "t", "--once"]).unwrap();
-    world.sql("BEGIN; LOCK TABLE t");
-    let first = start(&world, &[&path]);
-    let held = "SELECT count(*) FROM pgsluice_loads.loads WHERE state = 'running'";
-    wait_until(|| "nothing is claimed".into(), || world.sql(held) == "1");
+    let (path, first) = held_back(&mut world);
     let limited = ["load", &path, "--table", "t", "--once", "--lock-timeout", "200ms"];
     let output = world.run(&limited);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,68 +1,19 @@
 //! A load that another thread stops ends soon, whatever it does at that moment.
 
-use super::{lines, start, world};
-use crate::common::wait_until;
+use super::read_in_parts::FileInParts;
+use super::{held_back, lines, world};
 use pgsluice_engine::options::OnceOptions;
-use pgsluice_engine::{Event, FileSource, Kind, Loader, Opened, Source, StreamSource};
-use pgsluice_engine::{TargetOptions, Watch};
+use pgsluice_engine::{Event, FileSource, Kind, Loader, StreamSource, TargetOptions, Watch};
 use std::fs;
 use std::io::{self, Read};
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, Receiver};
 use std::sync::{Arc, OnceLock};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-/// The read of a [`StoppingFile`] that stops the load.
+/// The read that stops the load.
 const STOPPING: usize = 5;
-
-/// The number of reads of a file, and what one of them stops.
-#[derive(Clone, Debug, Default)]
-struct Reads {
-    count: Arc<AtomicUsize>,
-    watch: Arc<OnceLock<Watch>>,
-}
-
-/// A file that is read in small parts. One of the reads stops the load.
-#[derive(Debug)]
-struct StoppingFile(FileSource, Reads);
-
-struct StoppingBytes(Box<dyn Read + Send>, Reads);
-
-impl Read for StoppingBytes {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.1.count.fetch_add(1, Ordering::SeqCst) + 1;
-        if let (STOPPING, Some(watch)) = (count, self.1.watch.get()) {
-            watch.cancel();
-        }
-        let most = buffer.len().min(64 << 10);
-        self.0.read(&mut buffer[..most])
-    }
-}
-
-impl Source for StoppingFile {
-    fn name(&self) -> String {
-        self.0.name()
-    }
-
-    fn length(&self) -> io::Result<Option<u64>> {
-        self.0.length()
-    }
-
-    fn can_be_read_again(&self) -> bool {
-        true
-    }
-
-    fn open(&self) -> io::Result<Opened> {
-        let Opened { bytes, version } = self.0.open()?;
-        Ok(Opened { bytes: Box::new(StoppingBytes(bytes, self.1.clone())), version })
-    }
-
-    fn path(&self) -> Option<&Path> {
-        self.0.path()
-    }
-}
 
 /// A load is stopped while it compares a file with the record. It reads no more of the file.
 #[test]
@@ -72,14 +23,20 @@ fn a_load_that_compares_a_file_ends() {
     world.load(&[&path, "--table", "t", "--once", "--stray-quotes", "copy"]).unwrap();
     // The modification time differs, so the bytes are compared.
     fs::write(&path, lines(0, 60_000)).unwrap();
-    let reads = Reads::default();
+    let (reads, watch) = (Arc::<AtomicUsize>::default(), Arc::<OnceLock<Watch>>::default());
+    let (count, stop) = (reads.clone(), watch.clone());
+    let before = move || {
+        if count.fetch_add(1, Ordering::SeqCst) + 1 == STOPPING {
+            stop.get().unwrap().cancel();
+        }
+    };
     let loader = Loader::new(TargetOptions::new(&world.server.url("postgres"), "t"))
         .once(OnceOptions::default())
-        .input(StoppingFile(FileSource::new(&path), reads.clone()));
-    assert!(reads.watch.set(loader.watch()).is_ok());
+        .input(FileInParts::new(&path, before));
+    assert!(watch.set(loader.watch()).is_ok());
     let error = loader.run().unwrap_err();
     assert_eq!(error.kind(), Kind::Cancelled, "{error}");
-    assert_eq!(reads.count.load(Ordering::SeqCst), STOPPING);
+    assert_eq!(reads.load(Ordering::SeqCst), STOPPING);
 }
 
 /// A load is stopped just before it waits for another load of the same files. The server ignores a
@@ -87,12 +44,7 @@ fn a_load_that_compares_a_file_ends() {
 #[test]
 fn a_load_that_waits_for_another_one_ends() {
     let mut world = world();
-    let path = world.file("a.csv", &lines(0, 100));
-    world.load(&[&world.file("b.csv", b"100,x\n"), "--table", "t", "--once"]).unwrap();
-    world.sql("BEGIN; LOCK TABLE t");
-    let first = start(&world, &[&path]);
-    let held = "SELECT count(*) FROM pgsluice_loads.loads WHERE state = 'running'";
-    wait_until(|| "nothing is claimed".into(), || world.sql(held) == "1");
+    let (path, first) = held_back(&mut world);
     let url = world.server.url("postgres");
     let (done, ended) = channel();
     spawn(move || {

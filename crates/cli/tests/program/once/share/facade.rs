@@ -4,10 +4,9 @@
 use super::{ended, machine, whole, worlds_files, LONG};
 use crate::common::wait_until;
 use crate::once::lines;
+use crate::once::read_in_parts::FileInParts;
 use pgsluice_engine::options::{OnceOptions, ShareOptions};
-use pgsluice_engine::{FileSource, Loader, Opened, Source, TargetOptions};
-use std::io::{self, Read};
-use std::path::Path;
+use pgsluice_engine::{FileSource, Loader, TargetOptions};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
@@ -121,43 +120,6 @@ fn a_copy_waits_after_a_part_has_failed() {
     whole(&mut world, "continued");
 }
 
-/// A file on storage where each read takes 200 ms.
-#[derive(Debug)]
-struct SlowFile(FileSource);
-
-struct SlowBytes(Box<dyn Read + Send>);
-
-impl Read for SlowBytes {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        sleep(Duration::from_millis(200));
-        let most = buffer.len().min(64 << 10);
-        self.0.read(&mut buffer[..most])
-    }
-}
-
-impl Source for SlowFile {
-    fn name(&self) -> String {
-        self.0.name()
-    }
-
-    fn length(&self) -> io::Result<Option<u64>> {
-        self.0.length()
-    }
-
-    fn can_be_read_again(&self) -> bool {
-        true
-    }
-
-    fn open(&self) -> io::Result<Opened> {
-        let Opened { bytes, version } = self.0.open()?;
-        Ok(Opened { bytes: Box::new(SlowBytes(bytes)), version })
-    }
-
-    fn path(&self) -> Option<&Path> {
-        self.0.path()
-    }
-}
-
 /// Comparing a known file may take longer than a lease. The machine that joins keeps its lease
 /// meanwhile, and loads only the rest.
 #[test]
@@ -177,7 +139,7 @@ fn a_file_that_is_read_slowly_is_compared() {
     let share = Some(ShareOptions::new(Duration::from_secs(2)));
     let once = OnceOptions { share, ..OnceOptions::default() };
     let loader = Loader::new(TargetOptions::new(&world.server.url("postgres"), "t")).once(once);
-    let loader = loader.input(SlowFile(FileSource::new(&paths[0])));
+    let loader = loader.input(FileInParts::new(&paths[0], || sleep(Duration::from_millis(200))));
     let mut task = loader.share().unwrap();
     while let Some(parts) = task.take().unwrap() {
         task.load(parts).unwrap();
