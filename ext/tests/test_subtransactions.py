@@ -67,8 +67,8 @@ LOADS = {
     "duplicates replaced": (KEY, "sure(a)", ROWS, "on_duplicate 'replace'", "twice", "insert|row"),
     "index appended to": (KEY, "sure(a)", ROWS, "pgsluice 'require', workers 0", "good", "append|leaves"),
     "index to be built": (KEY, "sure(a)", "", "lock 'exclusive', workers 0", "many", "append|build"),
-    # A failure before it may have left dead entries with the same keys; then the old file is not merged: see rebuild_from_table().
-    "index built": (KEY, "true", TRIGGER, "lock 'exclusive', workers 0", "many", "append|build"),
+    # The failure before it has left dead entries with the same keys. The first rows mark them dead, so the old file can be merged.
+    "index built": (KEY, "true", TRIGGER, "lock 'exclusive', workers 0", "many", "append|merge"),
 }
 
 # What a client runs, and the marks that remain.
