@@ -8,6 +8,7 @@ use crate::plan::Plan;
 use crate::reject::Amount;
 use crate::session::lane::Lane;
 use crate::session::lane::LaneCounts;
+use crate::session::transaction;
 
 /// Checks deferred constraints before any lane commits, if other statements or lanes follow. The
 /// server alters no table while such checks are pending. If one of several lanes failed, others
@@ -15,7 +16,7 @@ use crate::session::lane::LaneCounts;
 pub(super) fn check_deferred(mut lanes: Vec<Lane>, plan: &Plan) -> Result<Vec<Lane>, Error> {
     if lanes.len() > 1 || !plan.after.is_empty() {
         for lane in &mut lanes {
-            lane.conn.exec("SET CONSTRAINTS ALL IMMEDIATE")?;
+            transaction::check_deferred(&mut lane.conn)?;
         }
     }
     Ok(lanes)

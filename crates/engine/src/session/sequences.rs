@@ -8,7 +8,7 @@
 
 use super::catalog;
 use super::conn::{quote_ident, quote_literal, Conn};
-use super::transaction::in_pg_catalog;
+use super::transaction::{check_deferred, in_pg_catalog};
 use crate::error::Error;
 use serde::Deserialize;
 
@@ -121,6 +121,7 @@ pub fn sequences(
 ) -> Result<Vec<Moved>, Error> {
     let found = find(conn, oid, columns)?;
     if !found.is_empty() {
+        // A sequence does not roll back with the rows.
         check_deferred(conn)?;
     }
     let mut all = Vec::new();
@@ -128,15 +129,6 @@ pub fn sequences(
         all.extend(pass(conn, table, sequence)?);
     }
     Ok(all)
-}
-
-/// Checks deferred constraints before a sequence is moved: it would not roll back with the rows.
-///
-/// # Errors
-///
-/// A row violates one of them, or the connection is lost.
-pub(crate) fn check_deferred(conn: &mut Conn) -> Result<(), Error> {
-    conn.exec("SET CONSTRAINTS ALL IMMEDIATE").map(drop)
 }
 
 /// Finds those of these sequences that can be moved before each of many commits: the role may move

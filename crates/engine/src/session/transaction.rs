@@ -40,7 +40,7 @@ pub fn begin(conn: &mut Conn, options: &Options) -> Result<(), Error> {
     }
     if options.rejects.is_some() {
         // A violation that is found only at the commit could not be assigned to its record.
-        conn.exec("SET CONSTRAINTS ALL IMMEDIATE")?;
+        check_deferred(conn)?;
     }
     let share = options.once.as_ref().and_then(|once| once.share);
     match share.and_then(|share| share.load) {
@@ -72,6 +72,15 @@ pub(crate) fn search_path(conn: &mut Conn, path: &str) -> Result<String, Error> 
         &[Some(path)],
     )?;
     Ok(rows[0][0].clone().unwrap_or_default())
+}
+
+/// Checks deferred constraints now, not at the commit.
+///
+/// # Errors
+///
+/// A row violates one of them, or the connection is lost.
+pub(crate) fn check_deferred(conn: &mut Conn) -> Result<(), Error> {
+    conn.exec("SET CONSTRAINTS ALL IMMEDIATE").map(drop)
 }
 
 /// Calls `work` under a `search_path` of `pg_catalog` alone, in the open transaction. The server

@@ -33,7 +33,7 @@ use crate::route::Split;
 use crate::session::conn::Conn;
 use crate::session::nodes::of_node;
 use crate::session::statement;
-use crate::session::transaction::in_pg_catalog;
+use crate::session::transaction::{check_deferred, in_pg_catalog};
 use content::Contents;
 use crossbeam_channel::{Receiver, Sender};
 use pgsluice_core::error::Refusal;
@@ -335,7 +335,7 @@ impl NodeLane {
             self.send_window(to)?;
             self.end_stream(to)?;
             // The nodes commit one after another, so check deferred constraints before that.
-            self.conn.exec("SET CONSTRAINTS ALL IMMEDIATE").map(drop)
+            check_deferred(&mut self.conn)
         };
         work().map_err(|error| (self.node, of_node(&to.nodes[self.node].name, error)))?;
         Ok(self)
