@@ -21,8 +21,8 @@ static int	accepted_version;
 /*
  * The release whose headers the objects are compiled with. A test changes it.
  */
-extern PGDLLEXPORT int sluice_built_for;
-int			sluice_built_for = COMPAT_BUILT_FOR;
+extern PGDLLEXPORT const char *sluice_built_for;
+const char *sluice_built_for = COMPAT_BUILT_FOR;
 
 /* The switches, one for each path that is not stock code. */
 static const struct
@@ -93,7 +93,7 @@ sluice_admin_init(void)
 				  "The most memory for index entries that wait during a COPY into a table that other sessions can reach.",
 				  &live_index_memory, 64 * 1024, 64, MAX_KILOBYTES, GUC_UNIT_KB);
 	define_number("pgsluice.accept_server_version",
-				  "A server_version_num for which the library may be used although it was built for another one.",
+				  "A server_version_num for which the library may be used although it was built for another release.",
 				  &accepted_version, 0, 0, INT_MAX, 0);
 }
 
@@ -120,32 +120,42 @@ sluice_live_index_memory(void)
 	return (Size) Min(live_index_memory, maintenance_work_mem) * 1024;
 }
 
+/* The length of a release's name, without what a packager has added. */
+static int
+release_length(const char *version)
+{
+	return (int) strspn(version, "0123456789.abcdefghijklmnopqrstuvwxyz");
+}
+
 /*
  * A minor release may change structs that the library allocates and copies.
  * The library is therefore safe only with the release whose headers it was
  * compiled with. Returns NULL if that release is running, or if the
- * administrator has accepted the difference.
+ * administrator has accepted the difference. Names are compared, because
+ * betas, release candidates and the first release of a major have one number.
  */
 static const char *
 version_why_not(void)
 {
 	static char reason[128];
-	static int	running;
 	static bool warned;
-	const int	built = sluice_built_for;
+	const char *built = sluice_built_for;
+	const char *running = GetConfigOption("server_version", false, false);
+	const int	number = atoi(GetConfigOption("server_version_num", false, false));
+	const int	built_len = release_length(built);
+	const int	running_len = release_length(running);
 
-	if (running == 0)
-		running = atoi(GetConfigOption("server_version_num", false, false));
-	if (running == built || running == accepted_version)
+	if ((running_len == built_len && strncmp(running, built, running_len) == 0) ||
+		number == accepted_version)
 		return NULL;
-	snprintf(reason, sizeof(reason), "the library was built for PostgreSQL %d.%d, and the server is %d.%d",
-			 built / 10000, built % 10000, running / 10000, running % 10000);
+	snprintf(reason, sizeof(reason), "the library was built for PostgreSQL %.*s, and the server is %.*s",
+			 built_len, built, running_len, running);
 	if (!warned)
 		ereport(WARNING,
 				(errmsg("pgsluice is not used: %s", reason),
 				 errdetail("COPY and index builds are left to PostgreSQL."),
 				 errhint("Build and install pgsluice again after each minor release (make -C ext install). To use it as it is, set pgsluice.accept_server_version = %d.",
-						 running)));
+						 number)));
 	warned = true;
 	return reason;
 }

@@ -62,10 +62,10 @@
 #endif
 
 /*
- * The release, minor number included, whose headers the objects are compiled
- * with.
+ * The release whose headers the objects are compiled with, in the form of
+ * server_version. All releases of a major up to its .0 have the same number.
  */
-#define COMPAT_BUILT_FOR PG_VERSION_NUM
+#define COMPAT_BUILT_FOR PG_VERSION
 
 /* Since 19 this is in c.h. */
 #if PG_VERSION_NUM < 190000
@@ -321,23 +321,40 @@ compat_renew_defaults(CopyFromState cstate)
 	}
 }
 
-/* random(), and since 18 uuidv7(), each with all its variants. */
+/* Since 17, random() has variants, and another name here. */
+#if PG_VERSION_NUM < 170000
+#define F_RANDOM_ F_RANDOM
+#endif
+
+/* random(), and since 18 uuidv4() and uuidv7(), each with all its variants. */
 static inline bool
 compat_is_random(Oid function)
 {
-#if PG_VERSION_NUM >= 180000
-	return function == F_RANDOM_ || function == F_RANDOM_INT4_INT4 ||
-		function == F_RANDOM_INT8_INT8 || function == F_RANDOM_NUMERIC_NUMERIC ||
-		function == F_RANDOM_NORMAL || function == F_UUIDV7_ || function == F_UUIDV7_INTERVAL;
-#elif PG_VERSION_NUM >= 170000
-	return function == F_RANDOM_ || function == F_RANDOM_INT4_INT4 ||
-		function == F_RANDOM_INT8_INT8 || function == F_RANDOM_NUMERIC_NUMERIC ||
-		function == F_RANDOM_NORMAL;
-#elif PG_VERSION_NUM >= 160000
-	return function == F_RANDOM || function == F_RANDOM_NORMAL;
-#else
-	return function == F_RANDOM;
+	switch (function)
+	{
+		case F_RANDOM_:
+#if PG_VERSION_NUM >= 160000
+		case F_RANDOM_NORMAL:
 #endif
+#if PG_VERSION_NUM >= 170000
+		case F_RANDOM_INT4_INT4:
+		case F_RANDOM_INT8_INT8:
+		case F_RANDOM_NUMERIC_NUMERIC:
+#endif
+#if PG_VERSION_NUM >= 180000
+		case F_UUIDV4:
+		case F_UUIDV7_:
+		case F_UUIDV7_INTERVAL:
+#endif
+#if PG_VERSION_NUM >= 190000
+		case F_RANDOM_DATE_DATE:
+		case F_RANDOM_TIMESTAMP_TIMESTAMP:
+		case F_RANDOM_TIMESTAMPTZ_TIMESTAMPTZ:
+#endif
+			return true;
+		default:
+			return false;
+	}
 }
 
 /*
@@ -381,6 +398,19 @@ compat_client_bytes_buffered(void)
 #define compat_is_binary(cstate) ((cstate)->opts.binary)
 #define compat_is_csv(cstate) ((cstate)->opts.csv_mode)
 #endif
+
+/*
+ * Keeps stock COPY's parser from loading more bytes while it has the whole
+ * record. Since 19 it scans a vector of bytes at a time, and loads more as soon
+ * as it has less than one, whether or not the record ends there.
+ */
+static inline void
+compat_read_no_further(CopyFromState cstate)
+{
+#if PG_VERSION_NUM >= 190000
+	cstate->simd_enabled = false;
+#endif
+}
 
 /* COPY has a DEFAULT marker since 16. */
 static inline const char *

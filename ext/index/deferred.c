@@ -230,6 +230,18 @@ typedef struct EntryScan
 	int			row;
 } EntryScan;
 
+/*
+ * The command that has inserted a tuple of this transaction. The rows of
+ * FREEZE are frozen, and HeapTupleHeaderGetCmin() is not for those. They never
+ * have a combo command ID.
+ */
+static CommandId
+inserted_by(HeapTupleHeader header)
+{
+	return (header->t_infomask & HEAP_COMBOCID) != 0 ?
+		HeapTupleHeaderGetCmin(header) : HeapTupleHeaderGetRawCommandId(header);
+}
+
 /* Whether this COPY has inserted the tuple since entries began to wait. */
 static bool
 is_ours(EntryScan *scan, HeapTuple tuple)
@@ -239,7 +251,7 @@ is_ours(EntryScan *scan, HeapTuple tuple)
 	return ItemPointerCompare(&tuple->t_self, &scan->first) >= 0 &&
 		(scan->end == NULL || ItemPointerCompare(&tuple->t_self, scan->end) <= 0) &&
 		TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmin(tuple->t_data)) &&
-		HeapTupleHeaderGetCmin(tuple->t_data) == load->cid;
+		inserted_by(tuple->t_data) == load->cid;
 }
 
 /*

@@ -98,6 +98,7 @@ struct ForeignKeys
 	uint16		count;			/* may exceed the number of columns: a key can be declared twice */
 	ForeignKey *keys;
 	List	   *infos;			/* the constraints, of which `keys` are some */
+	int			role;			/* the session's replication role: `keys` are checked in it */
 	bool		opened;			/* the parents are open */
 	bool		is_partition;
 	AttrNumber	last_column;	/* the last column that any key needs */
@@ -254,6 +255,7 @@ sluice_foreign_keys_open(const ResultRelInfo *rri, Size limit)
 	keys->keys = palloc(sizeof(ForeignKey) * Max(list_length(keys->infos), 1));
 	keys->desc = RelationGetDescr(rel);
 	keys->is_partition = rri->ri_RootResultRelInfo != NULL;
+	keys->role = SessionReplicationRole;
 	foreach(lc, keys->infos)
 	{
 		const ForeignKeyCacheInfo *info = lfirst(lc);
@@ -352,13 +354,16 @@ remember(ForeignKeys *keys, KeyBytes value)
 /*
  * Whether the row in the slot needs a check. It does if, for one of its keys,
  * no earlier row is known to have had the same value, and the parent was not
- * found.
+ * found. In another replication role, which a statement trigger may set, other
+ * keys may be checked: then the server decides for each row.
  */
 bool
 sluice_foreign_keys_need_check(ForeignKeys *keys, TupleTableSlot *slot)
 {
 	bool		needed = false;
 
+	if (SessionReplicationRole != keys->role)
+		return true;
 	if (!keys->opened)
 		open_parents(keys);
 	slot_getsomeattrs(slot, keys->last_column);

@@ -523,6 +523,7 @@ sluice_stock_row(SluiceSource *src, ExprContext *econtext,
 	int			used;
 
 	begin_lending(src);
+	compat_read_no_further(cstate);
 	PG_TRY();
 	{
 		lender = src;

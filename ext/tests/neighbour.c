@@ -25,7 +25,7 @@ static ExecutorStart_hook_type prev_ExecutorStart;
 static int	under_way;
 static char *forbidden_role;
 static bool swallows_call;
-static int	built_for;
+static char *built_for;
 
 static void
 neighbour_ProcessUtility(PlannedStmt *pstmt, const char *query, bool readOnlyTree,
@@ -106,10 +106,11 @@ _PG_init(void)
 							   &forbidden_role, "", PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("neighbour.swallows_call", "Lets a CALL succeed and do nothing.", NULL,
 							 &swallows_call, false, PGC_SUSET, 0, NULL, NULL, NULL);
-	DefineCustomIntVariable("neighbour.built_for", "The release that pgsluice, which is loaded already, seems to be built for.",
-							NULL, &built_for, 0, 0, INT_MAX, PGC_SIGHUP, 0, NULL, NULL, NULL);
-	if (built_for > 0)
-		*(int *) dlsym(RTLD_DEFAULT, "sluice_built_for") = built_for;
+	DefineCustomStringVariable("neighbour.built_for", "The release that pgsluice, which is loaded already, seems to be built for.",
+							   NULL, &built_for, "", PGC_SIGHUP, 0, NULL, NULL, NULL);
+	/* A reload frees the setting's own value. */
+	if (built_for[0] != '\0')
+		*(const char **) dlsym(RTLD_DEFAULT, "sluice_built_for") = MemoryContextStrdup(TopMemoryContext, built_for);
 	prev_ProcessUtility = ProcessUtility_hook;
 	ProcessUtility_hook = neighbour_ProcessUtility;
 	prev_ExecutorStart = ExecutorStart_hook;

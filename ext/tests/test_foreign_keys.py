@@ -207,6 +207,17 @@ class Equal(OnCluster):
                 with self.subTest(change=change, when=when):
                     self.both(table, data(modulo, 3000), routes=(None, None))
 
+    def test_a_trigger_that_sets_the_replication_role(self):
+        """After a BEFORE STATEMENT trigger has set the replication role, the key that is enabled for replicas is checked, and not the other, as in stock COPY."""
+        table = (f"{TABLES[3]}; DO $$ BEGIN EXECUTE (SELECT string_agg(format('ALTER TABLE t ENABLE REPLICA TRIGGER %I;', tgname), '') FROM pg_trigger JOIN pg_constraint c ON c.oid = tgconstraint"
+                 " WHERE tgrelid = 't'::regclass AND conname = 't_b_fkey'); END $$;"
+                 "CREATE OR REPLACE FUNCTION change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN SET LOCAL session_replication_role = replica; RETURN NULL; END $$;"
+                 "CREATE TRIGGER change BEFORE INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION change()")
+        for more, wanted in ((b"", None), (b"3000,7777,p1\n", None), (b"3000,1,none\n3001,7777,other\n", "Key (b)=(none) is not present")):
+            with self.subTest(more=more):
+                refusal = self.both(table, data(modulo, 3000, more))
+                (self.assertIsNone if wanted is None else lambda r: self.assertIn(wanted, r or ""))(refusal)
+
     def test_an_index_of_another_collation(self):
         """A parent whose key is equal only by the index's collation does not count."""
         if self.sql("SELECT count(*) FROM pg_collation WHERE collname LIKE '%-x-icu'") == "0":

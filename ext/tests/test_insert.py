@@ -6,7 +6,7 @@ import unittest
 
 from . import cluster as clusters
 from .cluster import MAJOR, OnCluster, Refused
-from .differential import compare
+from .differential import ROUTES, compare
 
 TABLE = "CREATE TABLE t (a int, b text, c bigint, d smallint)"
 CSV = "COPY t FROM {} WITH (FORMAT csv)"
@@ -181,10 +181,14 @@ class Insert(OnCluster):
         self.assertIsNone(self.same(rows, copy, "CREATE TABLE t (a int, b text, c float8 DEFAULT random() * 0, d serial, e bigserial,"
                                     " f timestamptz NOT NULL DEFAULT least(clock_timestamp(), '2000-01-01'), CHECK (d = e))"))
         self.assertIsNotNone(self.same(rows, copy, "CREATE TABLE t (a int, b text, c int NOT NULL DEFAULT nullif(length(gen_random_uuid()::text), 36))"))
+        if MAJOR >= 19:
+            self.assertIsNone(self.same(rows, copy, "CREATE TABLE t (a int, b text, " + ", ".join(
+                f"{name} {kind} DEFAULT random({kind} '2000-01-01', {kind} '2000-01-01')" for name, kind in (("c", "date"), ("d", "timestamp"), ("e", "timestamptz"))) + ")"))
         path = self.cluster.file("input", rows)
-        self.cluster.sql("DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text, u uuid DEFAULT gen_random_uuid());"
-                         f"COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'require')")
-        self.assertEqual(self.cluster.sql("SELECT count(DISTINCT u) FROM t"), "2500")
+        for function in ("gen_random_uuid", "uuidv4", "uuidv7") if MAJOR >= 18 else ("gen_random_uuid",):
+            self.cluster.sql(f"DROP TABLE IF EXISTS t; CREATE TABLE t (a int, b text, u uuid DEFAULT {function}());"
+                             f"COPY t (a, b) FROM '{path}' WITH (FORMAT csv, pgsluice 'require')")
+            self.assertEqual(self.cluster.sql("SELECT count(DISTINCT u) FROM t"), "2500", function)
 
     def test_partitioned(self):
         """Rows are routed to partitions by hash, range and list, also of another shape or level: rows and errors are stock COPY's."""
@@ -274,6 +278,21 @@ class Insert(OnCluster):
         if MAJOR >= 18:
             self.assertIn("skipped more than REJECT_LIMIT (5) rows", self.same(rows, ignore + ", REJECT_LIMIT 5)"))
             self.same(rows, ignore + ", REJECT_LIMIT 30, LOG_VERBOSITY silent)")
+
+    @unittest.skipUnless(MAJOR >= 16, "DEFAULT came with 16, ON_ERROR later")
+    def test_last_records_of_chunks(self):
+        """Records that the server reads as a whole load as by stock COPY also where they are the last of a worker's chunk."""
+        # After the first MB workers form chunks. The parser of 19 reads on within a record of more than 16 bytes, if it has met no backslash.
+        cases = [("DEFAULT '@@'", "int", b"1234567890", b"1000000001\t@@\t1234567890\n")]
+        if MAJOR >= 17:
+            cases += [("ON_ERROR ignore", "int", b"1234567890", b"1000000001\ttext\tno number\n"),
+                      ("ON_ERROR ignore", "point", b"(1.25,2.5)", b"1000000001\ttext\t(1.25,2.5)\n")]
+        if MAJOR >= 19:
+            cases.append(("ON_ERROR set_null", "int", b"1234567890", b"1000000001\ttext\tno number\n"))
+        for option, kind, value, line in cases:
+            data = (b"1000000001\t" + b"text" * 250 + b"\t" + value + b"\n") * 1100 + line * 15000
+            for setup in ("", "SET pgsluice.debug_force_routes = workers;"):
+                self.assertIsNone(self.same(data, TEXT + f" WITH ({option}, workers 1)", f"CREATE TABLE t (a bigint, b text DEFAULT 'x', c {kind})", setup, ROUTES))
 
     @unittest.skipUnless(MAJOR >= 19, "set_null came with 19")
     def test_values_set_to_null(self):
