@@ -19,6 +19,9 @@ const DETECT: &str = "--dialect auto; pgsluice sniff FILE shows what is detected
 const NULL: &str = "--null TEXT, or --null COLUMN=TEXT for one column";
 const DATES: &str =
     "--date-style STYLE, or --expr \"COLUMN=to_date(?, 'DD.MM.YYYY')\" for other forms";
+// to_timestamp would move a time that the session's zone skips.
+const TIMES: &str = "--date-style STYLE, or --expr \
+    \"COLUMN=to_date(?, 'DD.MM.YYYY') + split_part(?, ' ', 2)::time\" for other forms";
 const NUMBERS: &str = "--expr \"COLUMN=replace(replace(?, '.', ''), ',', '.')::numeric\"";
 const GROUPS: &str = "for 1,234.50: --expr \"COLUMN=replace(?, ',', '')::numeric\"; \
     for 1.234,50: --expr \"COLUMN=replace(replace(?, '.', ''), ',', '.')::numeric\"";
@@ -151,7 +154,7 @@ pub const TOOLS: &[Tool] = &[
             ("--types", TYPES),
             ("--dtypes", TYPES),
             ("--dateformat", DATES),
-            ("--timestampformat", "--date-style STYLE, or --expr \"COLUMN=to_timestamp(?, 'DD.MM.YYYY HH24:MI')\""),
+            ("--timestampformat", TIMES),
             ("--decimal-separator", NUMBERS),
             ("--thousands", GROUPS),
             ("--filename", "--set 'COLUMN={file}'"),

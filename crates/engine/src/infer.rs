@@ -133,19 +133,35 @@ impl Guess {
             Guess::Int8 => number::is_integer(text) && reads(Type::Int8),
             Guess::Numeric => number::fits_numeric(text) && reads(Type::Numeric(-1)),
             Guess::Float8 => number::fits_float(text) && reads(Type::Float8),
-            Guess::Uuid => text.len() == 36 && reads(Type::Uuid),
-            Guess::Date => reads(Type::Date),
+            Guess::Uuid => is_uuid(text),
+            Guess::Date => reads(Type::Date) && keeps_year(text),
             Guess::Time => is_clock(text) && reads(Type::Time(-1)),
             // The server's timestamp accepts a zone and drops it silently.
             Guess::Timestamp => {
                 let read = reads(Type::Timestamp(-1)) || reads(Type::Date);
-                read && !states_zone(text) && keeps_clock(text)
+                read && !states_zone(text) && keeps_clock(text) && keeps_year(text)
             }
-            Guess::TimestampTz => reads(Type::TimestampTz(-1)) && keeps_clock(text),
+            Guess::TimestampTz => {
+                reads(Type::TimestampTz(-1)) && keeps_clock(text) && keeps_year(text)
+            }
             Guess::Json => matches!(text.first(), Some(b'{' | b'[')) && reads(Type::Json),
             Guess::Text => true,
         }
     }
+}
+
+/// Whether a UUID is written as the server returns it, except for the case of its letters. The
+/// server also accepts hyphens after other groups of four digits, and braces.
+pub(crate) fn is_uuid(text: &[u8]) -> bool {
+    let dash = |i| matches!(i, 8 | 13 | 18 | 23);
+    let fits = |(i, c): (usize, &u8)| if dash(i) { *c == b'-' } else { c.is_ascii_hexdigit() };
+    text.len() == 36 && text.iter().enumerate().all(fits)
+}
+
+/// Whether the server returns the year of a date as it is written. It accepts leading zeros in a
+/// year of more than four digits, and drops them.
+fn keeps_year(text: &[u8]) -> bool {
+    text.first() != Some(&b'0') || text.iter().take_while(|c| c.is_ascii_digit()).count() <= 4
 }
 
 /// Whether the server returns a time of day as it is written. It rounds to microseconds. It turns

@@ -384,6 +384,29 @@ fn errors_have_the_dialect_as_their_hint(world: &mut World) {
     assert!(!said.contains("looks as if"), "{said}");
 }
 
+/// `NaN` is a number, and stays one in a load by the plan.
+fn nan_is_no_marker(world: &mut World) {
+    let file = world.file("nan.csv", b"id,name,x\n1,a,1.5\n2,b,NaN\n3,c,2.5\n");
+    let plan = text(&sniff(&[&file]).stdout);
+    let path = world.file("plan.toml", plan.as_bytes());
+    world.sql("DROP TABLE IF EXISTS made; CREATE TABLE made (id int, name text, x float8)");
+    world.load(&[&file, "--plan", &path, "--table", "made"]).unwrap();
+    assert_eq!(world.sql("SELECT x FROM made WHERE id = 2"), "NaN", "{plan}");
+}
+
+/// The expression in the hint for DuckDB's option keeps a time that the session's zone skips.
+fn the_hint_on_times_keeps_them(world: &mut World) {
+    let file = world.file("times.csv", b"10.03.2024 02:30\n");
+    let said = text(&world.run(&["load", &file, "--timestampformat", "x"]).stderr);
+    let hinted = said.split("--expr \"COLUMN=").nth(1).and_then(|rest| rest.split('"').next());
+    let expression = format!("moment={}", hinted.unwrap());
+    world.sql("DROP TABLE IF EXISTS made; CREATE TABLE made (moment timestamp)");
+    let zone = ["--time-zone", "America/New_York"];
+    let load = [file.as_str(), "--table", "made", "--expr", &expression];
+    world.load(&[&load[..], &zone].concat()).unwrap();
+    assert_eq!(world.sql("SELECT moment FROM made"), "2024-03-10 02:30:00", "{said}");
+}
+
 /// A file loads by the plan that `sniff` writes, or by `--dialect auto`. If something is undecided,
 /// the load stops; if another dialect would explain an error, the hint names it.
 #[test]
@@ -401,5 +424,7 @@ fn files_say_what_they_are() {
         lines_around_the_table(&mut world);
         lines_around_the_table_differ(&mut world);
         errors_have_the_dialect_as_their_hint(&mut world);
+        nan_is_no_marker(&mut world);
+        the_hint_on_times_keeps_them(&mut world);
     });
 }

@@ -71,6 +71,18 @@ fn what_a_type_would_round_or_respell_stays_text() {
         ("Nan", Text),
         ("inf", Text),
         ("infinity", Date),
+        // A year of more than four digits loses its leading zeros.
+        ("01234-05-06", Text),
+        ("00012-01-01", Text),
+        ("01234-05-06T10:00:00Z", Text),
+        ("01234-05-06\n2024-01-01 00:00:00", Text),
+        ("0123-05-06", Date),
+        ("0123/05/06 10:00:00-02", TimestampTz),
+        ("12024-05-06", Date),
+        // A UUID gets its hyphens after 8, 12, 16 and 20 digits.
+        ("0123-4567-89ab-cdef-0123456789abcdef", Text),
+        ("{01234567-89ab-cdef0123456789abcdef}", Text),
+        ("01234567-89AB-cdef-0123-456789abcdef", Uuid),
     ] {
         assert_eq!(infer(&format!("{value}\n"), true), [guess], "{value}");
     }
@@ -82,7 +94,7 @@ fn what_the_server_would_take_otherwise_does_not_fit() {
     let csv = "7,1.5,t,2024-01-01,x\n\
         007,1.5,t,2024-01-01,x\n+1,1.50,f,2024-01-01,\n1,1e5,t,2024-01-01,x\n\
         x,y,maybe,2024-13-01,z\n1,.5,t,,x\n,,yes,2024-01-01,x\n1,1,,20240101,x\n\
-        1,1,t,n/a,x\n1,1,t,\"\",x\n1,1,t,Now,x\n1,1,t, today allballs,x\n";
+        1,1,t,n/a,x\n1,1,t,\"\",x\n1,1,t,Now,x\n1,1,t, today allballs,x\n1,1,t,01234-05-06,x\n";
     let column = |guess| NewColumn {
         name: String::new(),
         guess,
@@ -100,7 +112,7 @@ fn what_the_server_would_take_otherwise_does_not_fit() {
     let expected = [None, Some(0), Some(0), Some(1), None, None, Some(2), Some(3)];
     assert_eq!(found[..8], expected);
     // What can be no date is the server's to reject.
-    assert_eq!(found[8..], [None, None, Some(3), Some(3)]);
+    assert_eq!(found[8..], [None, None, Some(3), Some(3), Some(3)]);
 }
 
 #[test]

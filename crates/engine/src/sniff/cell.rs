@@ -1,6 +1,8 @@
 //! The form of a single value. There are more forms than types for `--create`: also those from
 //! which no type is inferred, such as `28/01/2018` or `1,5`. They show where fields end.
 
+use crate::infer::is_uuid;
+
 /// The form of a value, without the blanks around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CellKind {
@@ -182,12 +184,6 @@ fn is_address(value: &[u8]) -> bool {
     let Some(at) = value.iter().position(|c| *c == b'@') else { return false };
     let allowed = |c: &u8| c.is_ascii_alphanumeric() || b"._+-@".contains(c);
     at > 0 && value[at..].contains(&b'.') && value.iter().all(allowed)
-}
-
-fn is_uuid(value: &[u8]) -> bool {
-    let dash = |i| matches!(i, 8 | 13 | 18 | 23);
-    let fits = |(i, c): (usize, &u8)| if dash(i) { *c == b'-' } else { c.is_ascii_hexdigit() };
-    value.len() == 36 && value.iter().enumerate().all(fits)
 }
 
 fn is_money(value: &[u8]) -> bool {

@@ -13,7 +13,8 @@ use pgsluice_core::scan::{self, Eol, Next, Scanner};
 #[derive(Debug, Default)]
 pub(super) struct Columns {
     pub columns: Vec<DetectedColumn>,
-    /// the only spelling of NULL, if it is only in columns of other types, with evidence
+    /// the only spelling of NULL, if the whole file was read and it is no value of any column, with
+    /// evidence
     pub null: Option<(String, String)>,
     /// spellings of NULL that may also be values
     pub nulls: Vec<String>,
@@ -58,8 +59,10 @@ pub(super) fn find(
         let more = if s.text { ", in a column of text as well" } else { "" };
         format!("{:?} from line {} on, {} times{more}", s.spelling, s.line, s.count)
     };
+    // The setting replaces COPY's marker in all columns. Records that were not read may have empty
+    // values, which would not be NULL then, or this spelling in a column of text.
     match nulls.as_slice() {
-        [one] if !one.text && !empties => {
+        [one] if reading.whole && !one.text && !empties && !is_number(&one.spelling) => {
             found.null =
                 Some((one.spelling.clone(), format!("{} in columns of other values", shown(one))));
         }
@@ -75,6 +78,11 @@ struct Spelling {
     count: u64,
     /// it is also in a column of text
     text: bool,
+}
+
+/// Whether a spelling of NULL is also a number of the server, which COPY keeps.
+fn is_number(spelling: &str) -> bool {
+    spelling.eq_ignore_ascii_case("nan")
 }
 
 /// The types of the columns that `--create` would choose.

@@ -303,6 +303,25 @@ fn columns_say_what_their_values_are() {
     assert!(mixed.why("dates").unwrap().contains("month in line 3"), "{mixed:?}");
 }
 
+/// The setting replaces COPY's marker in all columns and records, so later values could be altered.
+#[test]
+fn null_is_set_only_if_it_alters_no_value() {
+    let table = |null: &str| {
+        let value = |i: usize| if i == 7 { null.to_owned() } else { format!("{i}.5") };
+        "id,name,x\n".to_owned() + &rows(20, |i| format!("{i},n{i},{}\n", value(i)))
+    };
+    let whole = look(&table("NA"));
+    assert_eq!(whole.null.as_deref(), Some("NA"), "{:?}", whole.evidence);
+    let part = sniff(table("NA").as_bytes(), false, &Given::default());
+    assert_eq!(part.null, None, "{:?}", part.evidence);
+    assert!(part.why("nulls").unwrap().starts_with("\"NA\" from line 8"), "{:?}", part.evidence);
+    for number in ["NaN", "nan"] {
+        let found = look(&table(number));
+        assert_eq!(found.null, None, "{:?}", found.evidence);
+        assert!(found.why("nulls").unwrap().contains(number), "{:?}", found.evidence);
+    }
+}
+
 #[test]
 fn records_of_other_widths_are_left_to_the_load() {
     let mut table = "id,name,day\n".to_owned() + &rows(30, |i| format!("{i},n{i},2024-01-02\n"));
