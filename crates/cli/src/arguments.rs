@@ -9,7 +9,7 @@ use crate::fields::{marker, FieldArguments};
 use crate::names::Names;
 use crate::once::OnceArguments;
 use crate::outcome::{only_with_rejects, rejects, ErrorArguments, OnError, OutputArguments};
-use crate::sources::Named;
+use crate::sources::{loaded_twice, Named};
 use crate::target::target_options;
 use clap::{Args, ValueEnum};
 use pgsluice_core::scan::{self, StrayQuotes};
@@ -307,12 +307,16 @@ impl LoadArguments {
         only_with_rejects(&self.errors)?;
         let on_reject = self.errors.on_error == OnError::Reject;
         let source = detected(&self.source, on_reject, self.output.quiet)?;
-        let input = input(&source)?;
+        let mut input = input(&source)?;
+        let once = self.once.options();
+        if once.is_none() {
+            input.notes.extend(loaded_twice(&input.sources));
+        }
         let rejects = rejects(&self.errors, &input);
         let mut target = target_options(&self.target, self.connection.target()?);
         target.columns = self.fields.columns();
         target.fields = self.fields.options(&source)?;
-        let options = Options { input, target, rejects, once: self.once.options() };
+        let options = Options { input, target, rejects, once };
         options.check()?;
         Ok(options)
     }

@@ -4,10 +4,12 @@ use crate::failure::Failure;
 use crate::patterns::{is_pattern, matching};
 use pgsluice_engine::{io_message, Error};
 use pgsluice_engine::{stdin, FileSource, Source};
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -103,6 +105,30 @@ impl Named {
         }
         self.sources.append(&mut files);
         Ok(())
+    }
+}
+
+/// The note on files that are named more than once, by any of their names. Empty files have no
+/// rows, so they are left out, as are pipes and devices.
+pub fn loaded_twice(sources: &[Arc<dyn Source>]) -> Option<String> {
+    let (mut times, mut twice) = (HashMap::new(), Vec::new());
+    for source in sources {
+        let facts = source.path().and_then(|path| path.metadata().ok());
+        if let Some(facts) = facts.filter(|facts| facts.is_file() && facts.len() > 0) {
+            let count = times.entry((facts.dev(), facts.ino())).or_insert(0);
+            *count += 1;
+            if *count == 2 {
+                twice.push(source.name());
+            }
+        }
+    }
+    match twice.as_slice() {
+        [] => None,
+        [name] => Some(format!("{name} is named twice and is loaded twice")),
+        [first, ..] => {
+            let count = twice.len();
+            Some(format!("{count} files are named twice and are loaded twice, such as {first}"))
+        }
     }
 }
 

@@ -24,7 +24,7 @@ use crate::watch::Watch;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The temporary table.
+/// The temporary table, unless a condition names the target.
 const SCRATCH: &str = "pgsluice_check";
 
 /// Reads the columns of a table, with a definition and a default for each.
@@ -89,8 +89,9 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
     transaction::begin(&mut conn, options)?;
     let purpose = Purpose::Check { inferred: None };
     let target = make_plan(&mut conn, &reader, options, purpose, false)?;
-    make_scratch(&mut conn, &target)?;
-    let options = scratch_options(options, &target);
+    let scratch = scratch_name(&target);
+    make_scratch(&mut conn, &target, &scratch)?;
+    let options = scratch_options(options, &target, &scratch);
     // Values that inferred types would alter end a load.
     let purpose = Purpose::Check { inferred: target.inferred.clone() };
     let plan = make_plan(&mut conn, &reader, &options, purpose, false)?;
@@ -100,7 +101,7 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
     let passed = plan.read_by(&mut reader);
 
     watch.progress.begin(Phase::Loading);
-    let rejects = Some(Arc::new(Rejects::told(of_target(tell, &target.relation))));
+    let rejects = Some(Arc::new(Rejects::told(of_target(tell, &scratch, &target.relation))));
     let lanes = open_lanes(conn, &plan, &options, watch, &rejects)?;
     let (through, mut lanes) = pipeline::run(reader, &plan, lanes, &watch.progress, &watch.stop)?;
     let good = total(&lanes).rows;
@@ -131,9 +132,19 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
     })
 }
 
+/// Returns the name of the temporary table. It is that of the target if a condition may name it, as
+/// with COPY.
+fn scratch_name(target: &Plan) -> String {
+    let condition = target.filter.as_deref().unwrap_or_default().to_lowercase();
+    match condition.contains(&target.relation.to_lowercase()) {
+        true => target.relation.clone(),
+        false => SCRATCH.to_owned(),
+    }
+}
+
 /// Replaces the name of the temporary table in the server's messages by that of the target.
-fn of_target(mut tell: Listener, relation: &str) -> Listener {
-    let (scratch, target) = (format!("\"{SCRATCH}\""), format!("\"{relation}\""));
+fn of_target(mut tell: Listener, scratch: &str, relation: &str) -> Listener {
+    let (scratch, target) = (format!("\"{scratch}\""), format!("\"{relation}\""));
     Box::new(move |reject: &Reject| {
         let mut reject = reject.clone();
         reject.message = reject.message.replace(&scratch, &target);
@@ -144,9 +155,15 @@ fn of_target(mut tell: Listener, relation: &str) -> Listener {
 /// Creates a table with the target's columns that the file supplies, and their constraints. If the
 /// file has a marker for defaults, these columns get their defaults. If a condition leaves out
 /// rows, it may name any column. Then the other columns are added without constraints.
-fn make_scratch(conn: &mut Conn, target: &Plan) -> Result<(), Error> {
+fn make_scratch(conn: &mut Conn, target: &Plan, scratch: &str) -> Result<(), Error> {
+    // If the user's SQL names the target without a schema, it must not find the temporary table.
+    let path = transaction::search_path(conn, "pg_temp")?;
+    if !path.is_empty() {
+        transaction::search_path(conn, &format!("{path}, pg_temp"))?;
+    }
+    let scratch = format!("pg_temp.{}", quote_ident(scratch));
     conn.exec(&format!(
-        "CREATE TEMPORARY TABLE {SCRATCH} (LIKE {} INCLUDING CONSTRAINTS) ON COMMIT DROP",
+        "CREATE TEMPORARY TABLE {scratch} (LIKE {} INCLUDING CONSTRAINTS) ON COMMIT DROP",
         target.table
     ))
     .map_err(|e| e.with_hint("check needs SELECT on the table and TEMPORARY on the database"))?;
@@ -157,25 +174,25 @@ fn make_scratch(conn: &mut Conn, target: &Plan) -> Result<(), Error> {
         if target.columns.iter().any(|c| c == name) {
             if let (Some(default), true) = (&row[2], marks) {
                 conn.exec(&format!(
-                    "ALTER TABLE pg_temp.{SCRATCH} ALTER COLUMN {column} SET DEFAULT {default}"
+                    "ALTER TABLE {scratch} ALTER COLUMN {column} SET DEFAULT {default}"
                 ))?;
             }
             continue;
         }
         // This also drops the CHECK constraints that name the column.
-        conn.exec(&format!("ALTER TABLE pg_temp.{SCRATCH} DROP COLUMN {column}"))?;
+        conn.exec(&format!("ALTER TABLE {scratch} DROP COLUMN {column}"))?;
         if let (Some(definition), true) = (&row[1], target.filter.is_some()) {
-            conn.exec(&format!("ALTER TABLE pg_temp.{SCRATCH} ADD COLUMN {definition}"))?;
+            conn.exec(&format!("ALTER TABLE {scratch} ADD COLUMN {definition}"))?;
         }
     }
     Ok(())
 }
 
 /// Returns the options of the same load into the temporary table.
-fn scratch_options(options: &Options, target: &Plan) -> Options {
+fn scratch_options(options: &Options, target: &Plan, scratch: &str) -> Options {
     let mut options = options.clone();
     let into = &mut options.target;
-    into.table = format!("pg_temp.{SCRATCH}");
+    into.table = format!("pg_temp.{}", quote_ident(scratch));
     into.columns = Some(target.fields.clone());
     let FieldOptions { map, ignore_unknown, all_columns, .. } = &mut into.fields;
     (*map, *ignore_unknown, *all_columns) = (Vec::new(), false, false);

@@ -128,6 +128,8 @@ pub struct ServerFacts {
     pub extension_fault: Option<String>,
     /// the role may create schemas in this database
     pub can_create_schema: bool,
+    /// transactions are read-only by default, not only for the role, the database or the session
+    pub read_only: bool,
 }
 
 impl ServerFacts {
@@ -182,11 +184,14 @@ pub struct ColumnFacts {
     pub base_name: String,
     /// the SQL that reads a text `$` as COPY does, if a cast would read another value from it
     pub reader: Option<String>,
+    /// users have created a cast from text to its base type, and none from varchar, which therefore
+    /// calls the input function
+    pub cast_by_user: bool,
     /// the type as the core reads it
     pub ty: Type,
     /// the column or a domain forbids NULL
     pub not_null: bool,
-    /// the expression of its default, or of the default of its domain
+    /// the expression of its default, or of the default of its type
     pub default: Option<String>,
     /// the default must be computed for each row, and is more than a `nextval`
     pub volatile_default: bool,

@@ -72,10 +72,12 @@ fn facts(
     purpose: Purpose,
     lock: bool,
 ) -> Result<Facts, Error> {
-    let (server, mut table, new) = transaction::inspect(conn, reader, options, lock)?;
+    let (server, mut table, new) = transaction::inspect(conn, reader, options, &purpose, lock)?;
     let causes = Causes::find(reader, options);
     if new.is_none() {
-        causes.refuse(Some(table.columns.len()), options)?;
+        // Without a list of columns, no field belongs to a generated one.
+        let columns = table.columns.iter().filter(|c| !c.generated).count();
+        causes.refuse(Some(columns), options)?;
     }
     let input = InputFacts {
         name: options.input.sources.first().map_or(String::new(), |s| s.name()),

@@ -127,14 +127,24 @@ pub fn left(
     relation: u32,
     once: bool,
 ) -> Result<(Vec<String>, Vec<Choice>), Error> {
+    let in_doubt = prepared(conn)?;
+    let (mut commits, mut entries) = match state(conn)? {
+        State::Ready => (node_commits::recorded(conn)?, still_down(conn)?.0),
+        _ => (Vec::new(), Vec::new()),
+    };
+    commits.retain(|commit| commit.target == relation);
+    entries.retain(|entry| entry.relation == relation);
+    if in_doubt.is_empty() && commits.is_empty() && entries.is_empty() {
+        return Ok((Vec::new(), Vec::new()));
+    }
     conn.exec("SAVEPOINT pgsluice_left")?;
     let (mut down, mut lanes, mut on_nodes) = (Vec::new(), Vec::new(), Vec::new());
-    for (gid, load) in prepared(conn)? {
+    for (gid, load) in in_doubt {
         if lock(conn, &load)? {
             lanes.push(gid);
         }
     }
-    for commit in node_commits::open(conn)?.into_iter().filter(|c| c.target == relation) {
+    for commit in commits {
         let free = "SELECT 1 FROM pgsluice_loads.node_commits WHERE load = $1::uuid \
             FOR UPDATE SKIP LOCKED";
         let found = under_policies(conn, |conn| conn.query(free, &[Some(&commit.load)]))?;
@@ -142,12 +152,9 @@ pub fn left(
             on_nodes.push(format!("{} on {}", commit.load, commit.nodes.join(", ")));
         }
     }
-    if state(conn)? == State::Ready {
-        let (entries, _) = still_down(conn)?;
-        for entry in entries.into_iter().filter(|e| e.relation == relation) {
-            if lock(conn, &entry.load)? {
-                down.extend(entry.choices);
-            }
+    for entry in entries {
+        if lock(conn, &entry.load)? {
+            down.extend(entry.choices);
         }
     }
     // Releases the locks, which `repair` needs.
@@ -173,8 +180,9 @@ pub fn left(
 ///
 /// The connection is lost. If the server reports an error, the result is [`State::Unusable`].
 pub fn ensure(conn: &mut Conn) -> Result<State, Error> {
-    if state(conn)? != State::Missing {
-        return state(conn);
+    let now = state(conn)?;
+    if now != State::Missing {
+        return Ok(now);
     }
     // Two loads may find it missing at the same time. Under the lock, the second one checks again.
     conn.exec(&format!("{BEGIN}; {LOCK}"))?;
@@ -242,6 +250,19 @@ pub struct LedgerEntry {
     pub choices: Vec<Choice>,
 }
 
+/// A missing or disabled object of a load of another role.
+#[derive(Clone, Debug)]
+pub struct OthersObject {
+    /// the load's name
+    pub load: String,
+    /// `pg_class.oid` of the table
+    pub relation: u32,
+    /// the table's name at that time, quoted and qualified
+    pub relation_name: String,
+    /// the object, its table and the role, in words
+    pub words: String,
+}
+
 /// Sets, until the transaction ends, what queries of the ledger need. If `row_security` is off for
 /// the role, the server rejects queries from which a policy would hide rows. For the path see
 /// [`in_pg_catalog`](crate::session::transaction::in_pg_catalog).
@@ -305,56 +326,46 @@ pub fn mark(conn: &mut Conn, load: &str, choice: &Choice) -> Result<(), Error> {
     under_policies(conn, |conn| conn.query(update, &parameters).map(drop))
 }
 
+/// The condition that a row counts. Any role may insert rows about any table, so those of other
+/// roles that may not load into it do not count.
+const COUNTS: &str = "(taken_down_by = current_user \
+    OR NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = taken_down_by AND \
+      pg_catalog.has_any_column_privilege(r.oid, relation, 'INSERT') IS NOT TRUE))";
+
 /// Returns the objects that this role has dropped or disabled and that are not recreated, for each
-/// load; and in words those of other roles, as far as this role may see them.
+/// load; and those of other roles, as far as this role may see them.
 ///
 /// # Errors
 ///
 /// The connection is lost, or a row was not written by this program.
-pub fn still_down(conn: &mut Conn) -> Result<(Vec<LedgerEntry>, Vec<String>), Error> {
-    let select = "SELECT load, relation, relation_name, search_path, choice, \
-        taken_down_by = current_user, \
-        object || ' of ' || relation_name || ' (taken down by ' || taken_down_by || ')' \
-        FROM pgsluice_loads.taken_down WHERE put_back_at IS NULL ORDER BY id";
-    let rows = under_policies(conn, |conn| conn.exec(select))?;
+pub fn still_down(conn: &mut Conn) -> Result<(Vec<LedgerEntry>, Vec<OthersObject>), Error> {
+    let select = format!(
+        "SELECT load, relation, relation_name, search_path, choice, \
+         taken_down_by = current_user, \
+         object || ' of ' || relation_name || ' (taken down by ' || taken_down_by || ')' \
+         FROM pgsluice_loads.taken_down WHERE put_back_at IS NULL AND {COUNTS} ORDER BY id"
+    );
+    let rows = under_policies(conn, |conn| conn.exec(&select))?;
     let (mut entries, mut others) = (Vec::<LedgerEntry>::new(), Vec::new());
     for row in rows {
         let text = |i: usize| row[i].clone().unwrap_or_default();
+        let (load, relation, relation_name) = (text(0), text(1).parse().unwrap_or(0), text(2));
         if text(5) != "t" {
-            others.push(text(6));
+            others.push(OthersObject { load, relation, relation_name, words: text(6) });
             continue;
         }
         let choice = serde_json::from_str(&text(4))
             .map_err(|e| Error::new(format!("a row of pgsluice_loads.taken_down: {e}")))?;
-        match entries.iter_mut().find(|e| e.load == text(0)) {
+        match entries.iter_mut().find(|e| e.load == load) {
             Some(entry) => entry.choices.push(choice),
             None => entries.push(LedgerEntry {
-                load: text(0),
-                relation: text(1).parse().unwrap_or(0),
-                relation_name: text(2),
+                load,
+                relation,
+                relation_name,
                 search_path: text(3),
                 choices: vec![choice],
             }),
         }
     }
     Ok((entries, others))
-}
-
-/// Returns the objects of a table that loads of other roles have dropped or disabled, as far as
-/// this role may see them: the load, and the object in words. Any role may insert rows about any
-/// table, so those of roles that may not load into it do not count.
-///
-/// # Errors
-///
-/// The connection is lost.
-pub fn of_others(conn: &mut Conn, relation: u32) -> Result<Vec<(String, String)>, Error> {
-    let select = "SELECT load, object || ' (taken down by ' || taken_down_by || ')' \
-        FROM pgsluice_loads.taken_down WHERE put_back_at IS NULL AND relation = $1::oid \
-          AND taken_down_by <> current_user \
-          AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = taken_down_by \
-            AND NOT pg_catalog.has_any_column_privilege(r.oid, relation, 'INSERT')) ORDER BY id";
-    let relation = relation.to_string();
-    let rows = under_policies(conn, |conn| conn.query(select, &[Some(&relation)]))?;
-    let text = |cell: &Option<String>| cell.clone().unwrap_or_default();
-    Ok(rows.iter().map(|row| (text(&row[0]), text(&row[1]))).collect())
 }

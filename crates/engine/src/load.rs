@@ -142,6 +142,7 @@ pub(crate) fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
         reader.know(&recording.known, &recording.whole(), &recording.compared)?;
     }
     let options = &options.reading(&reader)?;
+    options.check_reject_files()?;
     let job = &Job { options, watch, on_event, recording };
     watch.progress.total_bytes.set(reader.total_bytes());
     let mut conn = match recording.and_then(|recording| recording.connection()) {
@@ -224,7 +225,7 @@ fn execute(
     clock: &mut Stopwatch,
 ) -> Result<Done, Error> {
     let Job { options, watch, .. } = *job;
-    maintenance.let_others_in(&mut conn, plan, options)?;
+    maintenance.let_others_in(&mut conn, plan, options, watch)?;
     watch.interruptible(conn.canceller(), || {
         for statement in &plan.before {
             conn.exec(statement)?;
@@ -260,7 +261,7 @@ fn execute(
     }
     let transactions = match job.recording {
         Some(recording) => commit_recorded(recording, &mut lanes, &counts).map(|()| 0)?,
-        None => commit(&mut lanes, plan, options, &mut steps).map_err(stayed)?,
+        None => commit(job, &mut lanes, plan, &mut steps).map_err(stayed)?,
     };
     if plan.commits_first() {
         // Only now can one connection see the keys of all lanes. Many are passed already.

@@ -126,6 +126,7 @@ impl<'e> Loader<'e> {
     /// Those of a load, as far as they occur before the first row.
     pub fn plan(&self) -> Result<Foretold, Error> {
         self.options.check()?;
+        self.options.check_reject_files()?;
         plan_only(&self.options)
     }
 

@@ -44,8 +44,8 @@ use refuse::{refuse, rules_passed_by, unusable, without_copy};
 use rejects::rejected_records;
 
 pub use crate::wire::Wire;
-pub(crate) use landing::cast;
 pub use landing::Landing;
+pub(crate) use landing::{cast, without_landing};
 use settings::session_settings;
 pub use settings::settings;
 pub(crate) use settings::INDEX_BUILD;
@@ -82,6 +82,8 @@ pub struct Plan {
     pub types: Vec<(u32, i32)>,
     /// for each column, how an INSERT reads a text `$`, if the type alone does not determine that
     pub readers: Vec<Option<String>>,
+    /// for each column, whether it has a default, which a marker in the file may stand for
+    pub defaults: Vec<bool>,
     /// how records are encoded
     pub shape: RowShape,
     /// the format of the files
@@ -188,6 +190,7 @@ pub fn plan(facts: &Facts, options: &Options) -> Result<Arc<Plan>, Error> {
         shared_lock: table.is_table().then(|| table.shared_lock()),
         locked_first: table.is_table() && locked_first(table, &options.target),
         readers: readers(&columns, table),
+        defaults: defaults(&columns, table),
         types: types(&columns, table),
         notes: rules_passed_by(table).into_iter().chain(left_out(&fields, input)).collect(),
         recast: Recast::new(&fields, options),
@@ -335,6 +338,11 @@ fn triggers_fire(method: Method, table: &TableFacts, options: &Options) -> bool 
 
 fn readers(columns: &[String], table: &TableFacts) -> Vec<Option<String>> {
     columns.iter().map(|name| table.column(name)?.reader.clone()).collect()
+}
+
+fn defaults(columns: &[String], table: &TableFacts) -> Vec<bool> {
+    let has = |name: &String| table.column(name).is_some_and(|c| c.default.is_some() || c.identity);
+    columns.iter().map(has).collect()
 }
 
 fn types(columns: &[String], table: &TableFacts) -> Vec<(u32, i32)> {

@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::error::Error;
 use crate::report::Progress;
 use crate::text::{text, Text};
+use nix::errno::Errno;
+use nix::unistd::{access, AccessFlags};
 use pgsluice_core::scan::Eol;
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +27,7 @@ mod spool;
 
 pub use file::{RejectFile, RejectForm};
 pub use limit::{Amount, Limit};
-pub use owned::{already_there, numbered, Kept, Reserved};
+pub use owned::{numbered, Kept, Reserved};
 pub use spool::Spool;
 
 /// What to do about reject files that already exist.
@@ -379,6 +381,40 @@ impl Block<'_> {
             file.block_is_committed();
         }
     }
+}
+
+/// Checks that [`RejectFile::create`] can create or open the files, and creates none. Another
+/// program may still create them before that function does.
+///
+/// # Errors
+///
+/// As for [`RejectFile::create`].
+pub fn check_free(path: &Path, existing: Existing) -> Result<(), Error> {
+    let folder = folder_of(path).join(".");
+    let free = |path: &Path| match existing {
+        Existing::Error if fs::symlink_metadata(path).is_ok() => Err(Errno::EEXIST),
+        _ if path.exists() => access(path, AccessFlags::W_OK),
+        _ => access(&folder, AccessFlags::W_OK | AccessFlags::X_OK),
+    };
+    let both = free(path).and_then(|()| free(&side_path(path)));
+    both.map_err(|e| not_created(path, &e.into()))
+}
+
+/// The error for reject files that cannot be created.
+pub fn not_created(path: &Path, error: &io::Error) -> Error {
+    let failed = Error::io("create the reject file", &path.display().to_string(), error);
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => owned::already_there(failed),
+        io::ErrorKind::InvalidData => {
+            failed.with_hint("rejects of files with other columns need a separate file")
+        }
+        _ => failed,
+    }
+}
+
+/// The folder of a file.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The file with the reasons: the name of the reject file with `.jsonl` added.

@@ -12,7 +12,8 @@ use crate::error::Error;
 use crate::ledger::{self, State};
 use crate::maintenance::{put_back_committed, Restored};
 use crate::session::conn::Conn;
-use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
+use crate::session::transaction::{refuse_read_only, BEGIN, NO_TIMEOUTS};
+use std::collections::HashSet;
 
 /// What `repair` has found and done.
 #[derive(Clone, Debug, Default)]
@@ -23,7 +24,8 @@ pub struct Report {
     pub failed: Vec<(String, Error)>,
     /// tables for which a load is running
     pub running: Vec<String>,
-    /// objects that other roles have dropped or disabled, in words with the role's name
+    /// objects that ended loads of other roles have left dropped or disabled, in words with the
+    /// role's name
     pub others: Vec<String>,
     /// transactions that were prepared and are now committed or rolled back, and the sequences that
     /// are behind the keys of committed ones, in words
@@ -39,11 +41,12 @@ pub struct Report {
 ///
 /// # Errors
 ///
-/// The connection fails, or the ledger cannot be read. Objects that cannot be recreated are in the
-/// report.
+/// The connection fails, the server is read-only by default, or the ledger cannot be read. Objects
+/// that cannot be recreated are in the report.
 pub fn repair(target: &str, workers: usize, nodes: &[(String, String)]) -> Result<Report, Error> {
     let mut report = Report::default();
     let mut guard = Conn::open(target)?;
+    refuse_read_only(&mut guard)?;
     // Do this first: prepared transactions hold locks on the table.
     lanes::end_prepared(target, &mut report)?;
     nodes::end_on_nodes(&mut Conn::open(target)?, nodes, None, &mut report)?;
@@ -60,8 +63,7 @@ pub fn repair(target: &str, workers: usize, nodes: &[(String, String)]) -> Resul
         "{BEGIN}; {NO_TIMEOUTS}; SELECT \
          pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice_loads repair'))"
     ))?;
-    let (entries, others) = ledger::still_down(&mut guard)?;
-    report.others = others;
+    let (entries, _) = ledger::still_down(&mut guard)?;
     let open = || Conn::open(target);
     for entry in entries {
         if !ledger::lock(&mut guard, &entry.load)? {
@@ -71,7 +73,7 @@ pub fn repair(target: &str, workers: usize, nodes: &[(String, String)]) -> Resul
         // The load may have ended before this lock was taken.
         let (now, _) = ledger::still_down(&mut guard)?;
         let Some(entry) = now.into_iter().find(|e| e.load == entry.load) else { continue };
-        match put_back_committed(&open, workers, &entry, None) {
+        match put_back_committed(&open, workers, &entry, None, &|| false) {
             Ok(outcomes) => {
                 for (object, outcome) in outcomes {
                     match outcome {
@@ -83,8 +85,27 @@ pub fn repair(target: &str, workers: usize, nodes: &[(String, String)]) -> Resul
             Err(error) => report.failed.push((entry.relation_name, error)),
         }
     }
+    report_others(&mut guard, &mut report)?;
     guard.exec("COMMIT")?;
     Ok(report)
+}
+
+/// Adds to the report what loads of other roles have dropped or disabled. A load that still runs
+/// recreates it.
+fn report_others(guard: &mut Conn, report: &mut Report) -> Result<(), Error> {
+    let (mut free, running) = (HashSet::new(), &mut report.running);
+    for other in ledger::still_down(guard)?.1 {
+        if ledger::lock(guard, &other.load)? {
+            free.insert(other.load);
+        } else if !running.contains(&other.relation_name) {
+            running.push(other.relation_name);
+        }
+    }
+    // A load may have ended before its lock was taken.
+    let (_, others) = ledger::still_down(guard)?;
+    let left = others.into_iter().filter(|other| free.contains(&other.load));
+    report.others.extend(left.map(|other| other.words));
+    Ok(())
 }
 
 fn is_there(conn: &mut Conn) -> Result<bool, Error> {

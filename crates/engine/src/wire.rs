@@ -68,10 +68,8 @@ pub(crate) fn best_wire(
     if options.input.encoding.is_some() {
         return (Wire::AsIs, "the server converts the encoding".into());
     }
-    // A COPY of binary rows may go on over several files.
-    let several = options.input.sources.len() > 1 && !table.statement_triggers();
-    if let Some(why) = one_copy(table).filter(|_| !several) {
-        return (Wire::AsIs, format!("{why}: one COPY, passed through"));
+    if let Some(why) = one_copy(table) {
+        return (Wire::AsIs, format!("{why}: each file is one COPY, passed through"));
     }
     let unread = shape.columns.iter().find(|c| c.ty == Type::Server);
     if let Some(column) = unread {

@@ -244,6 +244,24 @@ fn a_lane_does_not_wait_forever_for_ddl_that_waits_for_another_lane() {
     assert!(world.run(&load).status.success());
 }
 
+/// The same, if the load has set another role than the one that has logged in. That role may not see
+/// what the sessions wait for.
+#[test]
+fn a_role_that_is_set_hides_no_deadlock() {
+    let mut world = world();
+    world.sql(
+        "CREATE ROLE keeper; GRANT CREATE ON SCHEMA public TO keeper; \
+         ALTER ROLE postgres SET role = keeper; SET ROLE keeper",
+    );
+    let file = world.file("rows.csv", &block());
+    let limit = ["--lock-timeout", "2min"];
+    let load = [&["load", &file], &LANES[..], &limit].concat();
+    let (code, said) = loaded_before_ddl(&mut world, &load);
+    assert_eq!(code, Some(6), "{said}");
+    assert!(said.contains("another session waits for the load to lock the table"), "{said}");
+    assert!(world.run(&load).status.success());
+}
+
 /// A column gets another type before the second lane sends its first rows. The lane does not send
 /// them in the form of the old type, and the same command loads everything.
 #[test]

@@ -67,6 +67,9 @@ fn noted(world: &mut World) {
         assert!(summary["notes"].to_string().contains(what), "{summary}");
     };
     noted(world, semicolons, &["--table", "one"], "would have 2 with --delimiter ';'");
+    // A table whose other columns are generated also takes one field.
+    world.sql("CREATE TABLE parted (line text, k text GENERATED ALWAYS AS (left(line, 2)) STORED)");
+    noted(world, semicolons, &["--table", "parted"], "would have 2 with --delimiter ';'");
     // Spaces are frequent within values, so they only cause a note.
     let spaces = b"id kind size\n1 5 1.5\n2 5 2.5\n3 7 3.5\n4 7 4.5\n5 7 4.25\n";
     noted(world, spaces, &["--table", "made", "--create", "--header"], "with --delimiter ' '");

@@ -186,11 +186,13 @@ fn rows_of_others(world: &mut World) {
 /// table is left.
 fn none_is_left(world: &mut World) {
     world.sql("DROP TABLE IF EXISTS made");
-    let file = world.file("one.csv", b"1,x\n");
-    let there = world.file("rejects", b"");
+    let file = world.file("one.csv", b"a,b\n1,x\n");
+    // The header differs, which is found when the table has been created.
+    let there = world.file("rejects", b"c,d\n2,y\n");
     for method in ["insert", "lanes"] {
-        let rejects = ["--on-error", "reject", "--reject-file", &there];
-        let load = [&file, "--table", "made", "--create", "--method", method];
+        let rejects =
+            ["--on-error", "reject", "--reject-file", &there, "--reject-existing", "append"];
+        let load = [&file, "--table", "made", "--create", "--header", "--method", method];
         let said = world.load(&[&load[..], &rejects[..]].concat()).unwrap_err();
         assert!(said.contains("cannot create the reject file"), "{said}");
         assert!(!said.contains("changed:"), "{said}");

@@ -278,6 +278,36 @@ fn conditions_see_the_values_of_the_columns() {
     });
 }
 
+/// A record may be too long for a row of the landing table, where its values are text, but not for
+/// the table itself. The load fails, and no record is rejected for that.
+#[test]
+fn a_record_that_only_the_landing_table_cannot_hold() {
+    let mut world = World::new(each_major().last().unwrap());
+    let columns: Vec<String> = (0..450).map(|i| format!("c{i} bigint")).collect();
+    world.sql(&format!("CREATE TABLE t ({})", columns.join(", ")));
+    let row = |value: &str| [value; 450].join(",") + "\n";
+    let bytes = [row("1"), row("123456789012345678"), row("2")].concat();
+    let file = world.file("wide.csv", bytes.as_bytes());
+    let rejects = world.path("wide.rejects");
+    let reject = ["--on-error", "reject", "--reject-file", &rejects];
+    for (command, hint) in [
+        (&["load", "--expr", "c0=trim(?)"][..], "load without --expr"),
+        (&["check", "--expr", "c0=trim(?)"], "load without --expr"),
+        (&["load", "--method", "staged"], "--method insert-batch"),
+    ] {
+        for more in [&[][..], &reject] {
+            let output = world.run(&[command, &[file.as_str(), "--table", "t"], more].concat());
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{command:?} {more:?}: {said}");
+            assert!(said.contains("row is too big") && said.contains(hint), "{said}");
+            assert!(!said.contains("record 2") && !fs::exists(&rejects).unwrap(), "{said}");
+        }
+    }
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+    let loaded = world.load(&[&file, "--table", "t", "--method", "insert-batch"]);
+    assert_eq!(loaded.unwrap()["loaded"], 3);
+}
+
 /// An aggregate would change the number of rows, also in a subquery whose argument is the field. A
 /// subquery with two rows for a record is that record's error.
 #[test]

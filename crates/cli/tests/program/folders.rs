@@ -139,3 +139,37 @@ fn a_list_names_files() {
     }
     assert_eq!(rows(&mut world), "1x,3z,4w,5stdin");
 }
+
+/// A file that is named twice, by any of its names, is loaded twice, and a note says so. With
+/// `--once` it is loaded once.
+#[test]
+fn a_file_that_is_named_twice_has_a_note() {
+    let mut world = world();
+    let files: [(&[u8], &[u8]); 3] =
+        [(b"a.csv", b"1,x\n"), (b"b.csv", b"2,y\n"), (b"empty.csv", b"")];
+    let inner = folder(&world, "inner", &files);
+    let inner = inner.to_str().unwrap();
+    let (all, other) = (format!("{inner}/*.csv"), format!("{inner}/../inner/b.csv"));
+    let empty = format!("{inner}/empty.csv");
+    let note = "b.csv is named twice and is loaded twice";
+    for (named, rows_are, noted) in [
+        ([&*all, &*other], "1x,2y,2y", note),
+        ([inner, &*all], "1x,1x,2y,2y", "2 files are named twice and are loaded twice, such as"),
+        // An empty file has no rows.
+        ([&*all, &*empty], "1x,2y", ""),
+    ] {
+        let load = [&named[..], &["--table", "t", "--truncate"]].concat();
+        let notes = world.load(&load).unwrap()["notes"].to_string();
+        assert_eq!(rows(&mut world), rows_are, "{named:?}");
+        assert_eq!(notes.contains("named twice"), !noted.is_empty(), "{notes}");
+        assert!(notes.contains(noted), "{notes}");
+    }
+    let plan = world.run(&["plan", inner, &other, "--table", "t"]);
+    let plan = String::from_utf8(plan.stdout).unwrap();
+    assert!(plan.contains(note), "{plan}");
+    world.sql("TRUNCATE t");
+    let summary = world.load(&[&all, &other, "--table", "t", "--once"]).unwrap();
+    assert_eq!(rows(&mut world), "1x,2y");
+    let notes = summary["notes"].to_string();
+    assert!(notes.contains("loaded once") && !notes.contains("loaded twice"), "{notes}");
+}

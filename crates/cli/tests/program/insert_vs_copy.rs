@@ -178,6 +178,84 @@ fn values_that_a_cast_would_read_otherwise() {
     });
 }
 
+/// A cast from text that a user has created is not the type's input function. Without an
+/// expression for the column, `staged` loads and refuses the same texts as stock COPY. The value of
+/// an expression is cast.
+#[test]
+fn casts_that_users_have_created() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(
+            "CREATE TYPE mood AS ENUM ('ok', 'sad'); CREATE DOMAIN temper AS mood;
+             CREATE TYPE pair AS (x int, y int);
+             CREATE FUNCTION to_mood(text) RETURNS mood LANGUAGE sql AS
+               $$ SELECT CASE WHEN lower($1) = 'ok' THEN 'ok'::mood ELSE 'sad'::mood END $$;
+             CREATE FUNCTION to_pair(text) RETURNS pair LANGUAGE sql AS
+               $$ SELECT ROW(0, length($1))::pair $$;
+             CREATE CAST (text AS mood) WITH FUNCTION to_mood(text);
+             CREATE CAST (text AS pair) WITH FUNCTION to_pair(text);
+             CREATE TABLE s (a mood, b temper, c pair, d text); CREATE TABLE t (LIKE s)",
+        );
+        let rows = b"ok,sad,\"(1,2)\",x\n,,,\n";
+        world.stock("COPY s FROM STDIN CSV", rows).unwrap();
+        let (good, bad) = (world.file("good.csv", rows), world.file("bad.csv", b"OK,ok,,\n"));
+        for way in [["--method", "staged"], ["--expr", "d=trim(?)"]] {
+            world.sql("TRUNCATE t");
+            let load = |file: &str| world.load(&[&[file, "--table", "t"], &way[..]].concat());
+            assert_eq!(load(&good).unwrap()["method"], "staged");
+            let said = load(&bad).unwrap_err();
+            assert!(said.contains("invalid input value for enum mood: \"OK\""), "{way:?}: {said}");
+            assert_eq!(world.difference("s", "t"), "", "{way:?}");
+        }
+        world.sql("TRUNCATE t");
+        world.load(&[&bad, "--table", "t", "--expr", "a=trim(?)"]).unwrap();
+        assert_eq!(world.sql("SELECT a FROM t"), "ok");
+    });
+}
+
+/// The marker of `--default` stands for the default of its column or type. A record with a marker
+/// for a column without a default is refused as by COPY: DEFAULT of an INSERT would be NULL.
+#[test]
+fn markers_for_columns_without_a_default() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql(
+            "CREATE TYPE own;
+             CREATE FUNCTION own_in(cstring) RETURNS own
+               LANGUAGE internal IMMUTABLE STRICT AS 'int4in';
+             CREATE FUNCTION own_out(own) RETURNS cstring
+               LANGUAGE internal IMMUTABLE STRICT AS 'int4out';
+             CREATE TYPE own (INPUT = own_in, OUTPUT = own_out, LIKE = int4, DEFAULT = '7');
+             CREATE DOMAIN word AS text DEFAULT 'w';
+             CREATE TABLE t (a int DEFAULT 1, b text, c own, d word,
+               e int GENERATED ALWAYS AS IDENTITY)",
+        );
+        let rows = b"D,x,D,D,D\nD,D,D,D,D\nD,,D,D,D\n";
+        let why = "unexpected default marker in COPY data";
+        if world.major() >= 16 {
+            let copy = "COPY t FROM STDIN (FORMAT csv, DEFAULT 'D')";
+            assert_eq!(world.stock(copy, rows).unwrap_err().0, why);
+        }
+        let file = world.file("marks.csv", rows);
+        for method in ["insert", "insert-batch"] {
+            world.sql("TRUNCATE t");
+            let load = [file.as_str(), "--table", "t", "--default", "D", "--method", method];
+            let said = world.load(&load).unwrap_err();
+            assert!(said.contains("line 2, record 2, byte offset 10, column b: "), "{said}");
+            assert!(said.contains(why), "{method}: {said}");
+            assert!(said.contains("Column \"b\" has no default value."), "{method}: {said}");
+            world.sql("TRUNCATE t");
+            let rejects = world.path(&format!("{method}.rejects"));
+            let reject = ["--on-error", "reject", "--reject-file", &rejects];
+            let summary = world.load(&[&load[..], &reject].concat()).unwrap();
+            assert_eq!((&summary["loaded"], &summary["rejected"]), (&2.into(), &1.into()));
+            assert_eq!(std::fs::read(&rejects).unwrap(), b"D,D,D,D,D\n", "{method}");
+            let found = "SELECT string_agg(concat_ws('|', a, b, c, d), ' ' ORDER BY e) FROM t";
+            assert_eq!(world.sql(found), "1|x|7|w 1|7|w", "{method}");
+        }
+    });
+}
+
 /// `int2vector` and `oidvector` are written as `1 2`, although they have the subscripts of an array.
 /// The program loads and refuses the same texts as stock COPY.
 #[test]
@@ -238,6 +316,26 @@ fn names_of_the_landing() {
         let loaded = world.load(&[&[file.as_str(), "--table", "t"], &condition[..]].concat());
         assert_eq!(loaded.unwrap()["loaded"], 1, "{method}");
     }
+}
+
+/// The condition of `check` may name the table, as that of a load may. SQL that reads the table
+/// finds the table itself, not the one that `check` creates.
+#[test]
+fn a_condition_of_a_check_may_name_the_table() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE t (a int, b text); INSERT INTO t VALUES (0, 'y')");
+    let file = world.file("rows.csv", b"1,x\n2,x\n3,x\n");
+    for (condition, more) in [
+        ("t.a > 1", &[][..]),
+        ("t.a > 1 AND t.b = 'y'", &["--expr", "b=(SELECT max(b) FROM t WHERE ? = 'x')"]),
+    ] {
+        let check = ["check", &file, "--table", "t", "--where", condition];
+        let output = world.run(&[&check[..], more].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{condition}: {said}");
+        assert!(said.contains("read 3 = good 2 + bad 0 + skipped 1"), "{condition}: {said}");
+    }
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "1");
 }
 
 /// If a table has no column to fill, COPY takes an empty line as a row, but INSERT has no list of

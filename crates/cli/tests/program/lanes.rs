@@ -1,9 +1,11 @@
 //! Lanes that wait for one another: in a deadlock, and for a moment. What they do once for all of
 //! them.
 
+use crate::common::proxy::{Fate, Proxy};
 use crate::common::{each_major, signal, wait_until, Signal, World};
 use pgsluice_engine::internals::Conn;
 use std::io::Write;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
@@ -28,6 +30,34 @@ fn lanes_that_wait_for_one_another_end_with_an_error() {
     let said = world.load(&[&path, "--table", "t", "--method", "lanes"]).unwrap_err();
     assert!(said.contains("another lane") || said.contains("duplicate key"), "{said}");
     assert_eq!(world.sql("SELECT count(*) FROM t"), "1");
+}
+
+/// Two lanes wait for each other, and no request to cancel arrives, as behind several poolers that do
+/// not know each other's sessions. The load detects this and fails nevertheless.
+#[test]
+fn lanes_that_wait_for_one_another_end_where_no_request_to_cancel_arrives() {
+    let mut world = World::new(&each_major().remove(0));
+    world.sql(
+        "CREATE TABLE t (a int, b text); CREATE TABLE totals (n int); INSERT INTO totals VALUES (0); \
+         CREATE FUNCTION count_up() RETURNS trigger LANGUAGE plpgsql AS \
+           'BEGIN UPDATE totals SET n = n + 1; RETURN NEW; END'; \
+         CREATE TRIGGER count_up BEFORE INSERT ON t FOR EACH ROW WHEN (NEW.a % 1000 = 0) \
+           EXECUTE FUNCTION count_up()",
+    );
+    let row = |i: usize| format!("{i:07},{}\n", "x".repeat(92));
+    let path = world.file("rows.csv", (0..80_000).map(row).collect::<String>().as_bytes());
+    let proxy =
+        Proxy::start(&world, "no statement begins so", 0, Fate::Note, false).without_cancels();
+    let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["load", &path, "--quiet", "--table", "t", "--method", "lanes", "--lanes", "2"])
+        .args(["--lock-timeout", "2min", "--to", &proxy.target()])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("record of another lane"), "{said}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
 }
 
 /// How long a lane is stopped: long enough for the loader to check three times.

@@ -38,6 +38,7 @@ mod quotes;
 mod real;
 mod rejects;
 mod rights;
+mod round_trips;
 mod routes;
 mod sample;
 mod scheduler;

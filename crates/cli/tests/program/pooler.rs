@@ -142,6 +142,14 @@ fn every_method(world: &mut World, pooler: &Pooler) {
         }
         nothing_stays(world, method);
     }
+    // With rejects, a COPY stands between other statements of its message.
+    let (bad, rejects) = (world.path("bad.csv"), world.path("bad.rejects"));
+    world.sql("TRUNCATE t");
+    let load = ["load", &bad, "--table", "t", "--on-error", "reject", "--reject-file", &rejects];
+    let (code, said) = run(&pooler.url(), &load);
+    assert_eq!(code, Some(3), "{said}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "1");
+    nothing_stays(world, "rejects");
 }
 
 /// `--once` works in one transaction and in several.

@@ -83,14 +83,18 @@ fn sequences_that_may_not_be_moved_are_reported() {
         world.sql(
             "CREATE ROLE loader LOGIN; CREATE TABLE t (a serial, b text); CREATE TABLE u (LIKE t);
              CREATE SEQUENCE u_s OWNED BY u.a; ALTER TABLE u ALTER a SET DEFAULT nextval('u_s');
-             GRANT SELECT, INSERT ON t TO loader; GRANT INSERT ON u TO loader",
+             GRANT SELECT, INSERT ON t TO loader; GRANT INSERT ON u TO loader;
+             CREATE SCHEMA app; CREATE SEQUENCE app.s; GRANT ALL ON SEQUENCE app.s TO loader;
+             CREATE TABLE v (a int DEFAULT nextval('app.s'), b text);
+             GRANT SELECT, INSERT ON v TO loader",
         );
         let file = world.file("rows.csv", b"7,x\n");
         for (table, told) in [
             ("t", "step: sequence public.t_a_seq not moved past 7: the role may not move it"),
             ("u", "step: sequence public.u_s not moved: the role cannot see all keys"),
+            ("v", "step: sequence app.s not moved past 7: the role may not move it"),
         ] {
-            for more in [&[][..], &["--quiet"]] {
+            for more in [&[][..], &["--quiet"], &["--method", "insert"]] {
                 let all = [&["load", &file, "--table", table], more].concat();
                 let output = as_loader(&world, &all);
                 let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -199,6 +203,59 @@ fn a_role_whose_transactions_are_read_only() {
         let output = load(&world, &[]);
         assert!(output.status.success(), "{output:?}");
         assert_eq!(world.sql("SELECT count(*) FROM t"), "2");
+    });
+}
+
+/// If the server is read-only by default, as a service makes it when the disk is nearly full, a
+/// load, its plan and `repair` are refused before anything is touched. The target or the role
+/// overrides it.
+#[test]
+fn a_server_that_is_read_only() {
+    on_first_and_last_major(|installation| {
+        let mut world = World::new(installation);
+        world.sql("CREATE ROLE loader LOGIN; CREATE TABLE t (a int, b text)");
+        world.sql("GRANT ALL ON t TO loader");
+        world.sql("ALTER SYSTEM SET default_transaction_read_only = on");
+        world.sql("SELECT pg_reload_conf()");
+        let setting = "SHOW default_transaction_read_only";
+        wait_until(|| "the server does not read it".into(), || world.sql(setting) == "on");
+        world.sql("SET default_transaction_read_only = off");
+        let file = world.file("rows.csv", b"1,x\n2,y\n");
+        let load = ["load", &file, "--table", "t"];
+        let lanes = [&load[..], &["--method", "lanes", "--lanes", "2"]].concat();
+        for arguments in [
+            &load[..],
+            &[&load[..], &["--method", "insert"]].concat(),
+            &lanes,
+            &[&load[..], &["--once"]].concat(),
+            &["load", &file, "--table", "u", "--create"],
+            &["plan", &file, "--table", "t"],
+            &["repair"],
+        ] {
+            let output = world.run(arguments);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+            assert!(said.contains("the server is read-only by default"), "{arguments:?}: {said}");
+            assert!(said.contains("'-c default_transaction_read_only=off'"), "{said}");
+        }
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
+        let ledger = "SELECT count(*) FROM pg_namespace WHERE nspname = 'pgsluice_loads'";
+        assert_eq!(world.sql(ledger), "0");
+        // These write no rows.
+        for arguments in [&["check", &file, "--table", "t"][..], &["loads", "list"]] {
+            let output = world.run(arguments);
+            assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+        }
+
+        let over = "&options=-c%20default_transaction_read_only%3Doff";
+        let to = world.server.url("postgres") + over;
+        let mut program = Command::new(env!("CARGO_BIN_EXE_pgsluice"));
+        let output = program.args(lanes).args(["--to", &to]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        world.sql("ALTER ROLE loader SET default_transaction_read_only = off");
+        let output = as_loader(&world, &load);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(world.sql("SELECT count(*) FROM t"), "4");
     });
 }
 

@@ -284,3 +284,30 @@ fn a_check_needs_no_disk() {
     assert_eq!(output.status.code(), Some(4), "{said}");
     assert!(said.contains("read 3 = good 1 + bad 2"), "{said}");
 }
+
+/// The bytes after a long quoted value are kept in the folder for temporary files. If that is not
+/// possible, the message names the folder, and does not say that the input cannot be read.
+#[test]
+fn a_folder_for_temporary_files_that_is_missing_is_named() {
+    let mut world = world();
+    let long = vec![b'x'; 5 << 20];
+    let file = world.file("long.csv", &[b"1,\"", &long[..], b"\"\n"].concat());
+    let nowhere = world.path("nowhere");
+    let load = |more: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+            .args(["load", &file, "--table", "t", "--to", &world.server.url("postgres")])
+            .args(more)
+            .env("TMPDIR", &nowhere)
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, said) = load(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&format!("long.csv in {nowhere}: no such file")), "{said}");
+    assert!(said.contains("hint: set TMPDIR") && !said.contains("cannot read"), "{said}");
+    // As the hint says, this needs no such file.
+    let (code, said) = load(&["--stray-quotes", "copy"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "1");
+}

@@ -129,6 +129,54 @@ fn children_are_neither_emptied_nor_locked() {
     assert_eq!(world.sql("SELECT count(*) || ' ' || sum(a) FROM p"), "3 10");
 }
 
+/// From 17 on, the server builds indexes without the search_path. An index whose function may need
+/// it is kept, so that the rows are loaded as by COPY; the plan says why.
+#[test]
+fn an_index_that_may_need_the_search_path_is_kept() {
+    for installation in each_major() {
+        let mut world = World::new(&installation);
+        let function = |name: &str, rest: &str| {
+            format!("CREATE FUNCTION {name}(int) RETURNS int IMMUTABLE LANGUAGE {rest};")
+        };
+        let setup = [
+            function("half", "plpgsql AS 'BEGIN RETURN $1 / 2; END'"),
+            function("calls", "plpgsql AS 'BEGIN RETURN half($1); END'"),
+            function("parsed", "sql RETURN calls($1)"),
+            function("fixed", "plpgsql SET search_path = public AS 'BEGIN RETURN half($1); END'"),
+            function("plain", "sql RETURN $1 / 2"),
+            "CREATE OPERATOR &&& (RIGHTARG = int, FUNCTION = calls);".into(),
+            "CREATE TABLE t (a int)".into(),
+        ];
+        world.sql(&setup.concat());
+        let indexes = [
+            ("t_calls", "(calls(a))", true),
+            ("t_parsed", "(parsed(a))", true),
+            ("t_operator", "((&&& a))", true),
+            ("t_where", "(a) WHERE calls(a) > 0", true),
+            ("t_fixed", "(fixed(a))", false),
+            ("t_plain", "(plain(a))", false),
+        ];
+        for (name, of, _) in indexes {
+            world.sql(&format!("CREATE INDEX {name} ON t {of}"));
+        }
+        let file = world.file("rows.csv", b"1\n2\n3\n");
+        let plan = world.run(&["plan", &file, "--table", "t"]);
+        let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
+        for more in [&[][..], &["--truncate"]] {
+            let summary = world.load(&[&[file.as_str(), "--table", "t"], more].concat()).unwrap();
+            let steps = summary["steps"].to_string();
+            for (name, _, needs) in indexes {
+                let kept = needs && world.major() >= 17;
+                let said = format!("keep index public.{name}: the server builds it without the");
+                assert_eq!(plan.contains(&said), kept, "{name}: {plan}");
+                let rebuilt = steps.contains(&format!("index public.{name} recreated"));
+                assert_eq!(rebuilt, !kept, "{name} {more:?}: {steps}");
+            }
+            assert_eq!(world.sql("SELECT count(*) || ' ' || sum(a) FROM t"), "3 6");
+        }
+    }
+}
+
 /// Tables with the shape of those in which TimescaleDB lists hypertables, and Citus distributed
 /// tables.
 const LISTS: &str = "CREATE SCHEMA _timescaledb_catalog;

@@ -24,6 +24,8 @@ pub struct Relation {
     pub bare: bool,
     /// the role sees every row
     pub visible: bool,
+    /// the lists of tables whose rows an extension keeps elsewhere, see `session::catalog::LISTS`
+    pub lists: Option<String>,
     /// it is a plain table and has no row
     #[serde(default)]
     pub empty: bool,
@@ -54,6 +56,8 @@ pub struct Index {
     pub dependents: Vec<String>,
     /// a publication of updates or deletes identifies rows by it
     pub published: bool,
+    /// a function of it may need the search_path, and the server builds indexes without it
+    pub by_path: bool,
     /// it is in a tablespace where the role may not create
     pub foreign_tablespace: bool,
     /// another reason why it could not be recreated as it is

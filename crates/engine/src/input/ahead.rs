@@ -1,5 +1,8 @@
 //! Looks ahead in a source. The bytes that were looked at are read again in their turn.
 
+use super::decompress::Compression;
+use super::file::unreadable;
+use crate::error::Error;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,26 +24,32 @@ impl Ahead {
     }
 
     /// Passes the next bytes to `seen`, block by block, until it returns `true` or the source ends.
-    /// The bytes are read again afterwards.
+    /// The bytes are read again afterwards. `name` and `compression` are those of the source.
     ///
     /// # Errors
     ///
     /// The source cannot be read, or the bytes cannot be kept.
-    pub fn look(&mut self, mut seen: impl FnMut(&[u8]) -> bool) -> io::Result<()> {
-        let mut file = nameless()?;
+    pub fn look(
+        &mut self,
+        name: &str,
+        compression: Option<Compression>,
+        mut seen: impl FnMut(&[u8]) -> bool,
+    ) -> Result<(), Error> {
+        let failed = |e: io::Error| not_kept(name, &e);
+        let mut file = nameless().map_err(failed)?;
         let mut block = vec![0; BLOCK];
         loop {
             let n = match self.read(&mut block) {
                 Ok(n) => n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => return Err(e),
+                Err(e) => return Err(unreadable(name, compression, &e)),
             };
-            file.write_all(&block[..n])?;
+            file.write_all(&block[..n]).map_err(failed)?;
             if n == 0 || seen(&block[..n]) {
                 break;
             }
         }
-        file.rewind()?;
+        file.rewind().map_err(failed)?;
         self.kept.push(file);
         Ok(())
     }
@@ -57,6 +66,13 @@ impl Read for Ahead {
         }
         self.source.read(buffer)
     }
+}
+
+/// The error if bytes of this source cannot be written to the folder for temporary files.
+fn not_kept(name: &str, e: &io::Error) -> Error {
+    let folder = std::env::temp_dir();
+    Error::io(&format!("keep the next bytes of {name} in"), &folder.display().to_string(), e)
+        .with_hint("set TMPDIR to a folder with room; `stray-quotes` copy needs none")
 }
 
 /// Creates a file in the folder for temporary files and removes its name.
@@ -79,11 +95,11 @@ mod tests {
         let mut ahead = Ahead::new(Box::new(io::Cursor::new(bytes.clone())));
         let mut read = vec![0; 5];
         ahead.read_exact(&mut read).unwrap();
-        ahead.look(|_| true).unwrap();
+        ahead.look("f", None, |_| true).unwrap();
         let (mut more, mut shown) = (vec![0; 7], 0);
         ahead.read_exact(&mut more).unwrap();
         ahead
-            .look(|block| {
+            .look("f", None, |block| {
                 shown += block.len();
                 shown > 2 * BLOCK
             })

@@ -1,8 +1,9 @@
 //! The commit of all lanes.
 
+use super::Job;
 use crate::error::Error;
 use crate::once::record::Recording;
-use crate::options::{Method, Options};
+use crate::options::Method;
 use crate::plan::Plan;
 use crate::session::conn::Conn;
 use crate::session::lane::{Lane, LaneCounts};
@@ -37,17 +38,18 @@ pub(super) fn commit_recorded(
     // The record counts all rows that nodes have. If a node is open, nothing is recorded.
     let rows = counts.rows + counts.there + counts.open;
     let rows = last.then(|| rows - recording.committed.rows.get());
-    lanes.iter_mut().try_for_each(|lane| lane.commit_pieces(rows, last))
+    lanes.iter_mut().try_for_each(|lane| lane.commit_pieces(rows, true))
 }
 
 /// Commits the lanes, and adds to `steps` what was done before that. Returns the number of
 /// transactions.
 pub(super) fn commit(
+    job: &Job<'_>,
     lanes: &mut [Lane],
     plan: &Plan,
-    options: &Options,
     steps: &mut Vec<String>,
 ) -> Result<u64, Error> {
+    let Job { options, watch, .. } = *job;
     let url = &options.target.url;
     if plan.method == Method::Insert {
         // Each row is committed; only now wait until all of them are on disk.
@@ -68,7 +70,7 @@ pub(super) fn commit(
     }
     let mut committed = 0;
     for (i, lane) in lanes.iter_mut().enumerate() {
-        transaction::commit(&mut lane.conn, url)
+        transaction::commit(&mut lane.conn, url, watch)
             .map_err(|e| naming(not_all(e, i, committed, emptied), &behind))?;
         committed += lane.counts.rows;
     }

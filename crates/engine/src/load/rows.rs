@@ -7,7 +7,7 @@ use crate::input::Reader;
 use crate::options::{Header, Method, Options};
 use crate::pipeline::{self, Through};
 use crate::plan::Plan;
-use crate::reject::{already_there, Amount, RejectFile, RejectForm, Rejects};
+use crate::reject::{not_created, Amount, RejectFile, RejectForm, Rejects};
 use crate::session::conn::Conn;
 use crate::session::deadlock_watch::DeadlockWatch;
 use crate::session::lane::{Lane, LaneCounts};
@@ -87,10 +87,7 @@ pub(crate) fn open_lanes(
     rejects: &Option<Arc<Rejects>>,
 ) -> Result<Vec<Lane>, Error> {
     let names = Arc::new(options.input.sources.iter().map(|s| s.name()).collect::<Vec<_>>());
-    let lane = |conn| {
-        let progress = watch.progress.clone();
-        Lane::new(conn, plan.clone(), names.clone(), progress, rejects.clone())
-    };
+    let lane = |conn| Lane::new(conn, plan.clone(), names.clone(), watch, rejects.clone());
     if plan.made.is_some() && plan.lanes > 1 {
         // Commit, so that the other connections can see the table.
         first.exec("COMMIT")?;
@@ -117,22 +114,12 @@ pub(crate) fn open_lanes(
     Ok(lanes)
 }
 
-/// Creates the reject files before anything is loaded. If they cannot be written, this must be
-/// reported at once and not after hours.
+/// Creates the reject files before a row is sent. `Options::check_reject_files` has checked earlier
+/// that this is possible.
 fn rejects(reader: &Reader, job: &Job<'_>) -> Result<Option<Arc<Rejects>>, Error> {
     let Job { options, watch, recording, .. } = job;
     let Some(wanted) = &options.rejects else { return Ok(None) };
-    let name = wanted.file.display().to_string();
-    let failed = |e: io::Error| {
-        let (kind, error) = (e.kind(), Error::io("create the reject file", &name, &e));
-        match kind {
-            io::ErrorKind::AlreadyExists => already_there(error),
-            io::ErrorKind::InvalidData => {
-                error.with_hint("rejects of files with other columns need a separate file")
-            }
-            _ => error,
-        }
-    };
+    let failed = |e: io::Error| not_created(&wanted.file, &e);
     let (dialect, head) = (options.input.dialect(), reader.head());
     let form = match &dialect {
         Some(dialect) => RejectForm::Lines(dialect, head.as_deref()),

@@ -46,12 +46,11 @@ pub fn finish_within(
 ) -> Result<Option<String>, Error> {
     let found = statistics(conn, oid, table, frozen)?;
     let Some(Statistics { statement, lock: Some(lock) }) = found else { return Ok(None) };
-    conn.exec("SAVEPOINT pgsluice_analyze")?;
-    match conn.exec(&format!("{lock} NOWAIT; {statement}")) {
-        Ok(_) => {
-            conn.exec("RELEASE SAVEPOINT pgsluice_analyze")?;
-            Ok(Some(statement))
-        }
+    let within = format!(
+        "SAVEPOINT pgsluice_analyze; {lock} NOWAIT; {statement}; RELEASE SAVEPOINT pgsluice_analyze"
+    );
+    match conn.exec(&within) {
+        Ok(_) => Ok(Some(statement)),
         Err(error) if error.sqlstate().is_empty() => Err(error),
         Err(_) => {
             conn.exec(

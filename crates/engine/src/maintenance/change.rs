@@ -8,6 +8,8 @@ use crate::ledger::{self, LedgerEntry, State};
 use crate::options::Indexes;
 use crate::plan::policy::{decide, Choice, Policy, Request};
 use crate::session::conn::Conn;
+use crate::session::prepared::refuse_to_wait;
+use crate::session::transaction::check_deferred;
 use crate::text::text;
 use std::time::Instant;
 
@@ -20,6 +22,20 @@ pub struct TakenDown {
     pub entry: LedgerEntry,
     /// the ledger has the entry
     pub recorded: bool,
+}
+
+impl TakenDown {
+    /// Nothing is dropped or disabled.
+    pub(super) fn nothing(relation: u32, table: &str, decision: Policy) -> TakenDown {
+        let entry = LedgerEntry {
+            load: String::new(),
+            relation,
+            relation_name: table.to_owned(),
+            search_path: String::new(),
+            choices: Vec::new(),
+        };
+        TakenDown { decision, entry, recorded: false }
+    }
 }
 
 /// An object that was recreated.
@@ -50,7 +66,8 @@ pub struct PutBack {
 ///
 /// # Errors
 ///
-/// The connection is lost, or the server rejects what the user has requested.
+/// The connection is lost, the server rejects what the user has requested, or prepared lanes of a
+/// load that is gone hold locks of the table.
 pub fn take_down(
     conn: &mut Conn,
     oid: u32,
@@ -60,14 +77,20 @@ pub fn take_down(
     let objects = TableObjects::read(conn, oid)?;
     let mut decision = decide(&objects, request);
     let by_rule = request.indexes == Indexes::Auto;
+    let waits = !by_rule || request.truncates;
+    if decision.down().any(|c| c.kind != "index" || waits) {
+        refuse_to_wait(conn, oid, &objects.relation.name)?;
+    }
     if decision.down().any(|c| c.kind == "index") {
-        let waits = !by_rule || request.truncates;
         if lock_table(conn, &objects.relation.name, waits)? {
             // Only now can no session change the objects, so read them again.
             decision = decide(&TableObjects::read(conn, oid)?, request);
         } else {
             decision.keep_indexes(&"other sessions are using the table".into());
         }
+    }
+    if !decision.any_down() {
+        return Ok(TakenDown::nothing(oid, &objects.relation.name, decision));
     }
     let asked = decision.down().any(|c| c.kind != "index") || !by_rule;
     conn.exec("SAVEPOINT pgsluice_maintenance")?;
@@ -82,8 +105,9 @@ pub fn take_down(
                 "ROLLBACK TO SAVEPOINT pgsluice_maintenance; \
                  RELEASE SAVEPOINT pgsluice_maintenance",
             )?;
+            // Nothing but indexes was to be dropped.
             decision.keep_indexes(error.message());
-            record_and_drop(conn, &objects, &decision, ledger)
+            Ok(TakenDown::nothing(oid, &objects.relation.name, decision))
         }
     }
 }
@@ -96,12 +120,9 @@ fn lock_table(conn: &mut Conn, name: &str, waits: bool) -> Result<bool, Error> {
     if waits {
         return conn.exec(&lock).map(|_| true);
     }
-    conn.exec("SAVEPOINT pgsluice_lock")?;
-    match conn.exec(&format!("{lock} NOWAIT")) {
-        Ok(_) => {
-            conn.exec("RELEASE SAVEPOINT pgsluice_lock")?;
-            Ok(true)
-        }
+    let lock = format!("SAVEPOINT pgsluice_lock; {lock} NOWAIT; RELEASE SAVEPOINT pgsluice_lock");
+    match conn.exec(&lock) {
+        Ok(_) => Ok(true),
         Err(error) if error.sqlstate() == "55P03" => {
             conn.exec("ROLLBACK TO SAVEPOINT pgsluice_lock; RELEASE SAVEPOINT pgsluice_lock")?;
             Ok(false)
@@ -117,7 +138,7 @@ fn record_and_drop(
     ledger: &State,
 ) -> Result<TakenDown, Error> {
     let choices: Vec<Choice> = decision.down().cloned().collect();
-    let recorded = !choices.is_empty() && *ledger == State::Ready;
+    let recorded = *ledger == State::Ready;
     let entry = LedgerEntry {
         load: if recorded { ledger::new_load(conn)? } else { String::new() },
         relation: objects.relation.oid,
@@ -147,7 +168,7 @@ pub fn put_back(conn: &mut Conn, taken: &TakenDown) -> Result<PutBack, Error> {
         return Ok(PutBack::default());
     }
     // Pending deferred checks would prevent ALTER TABLE.
-    conn.exec("SET CONSTRAINTS ALL IMMEDIATE")?;
+    check_deferred(conn)?;
     let setting = settings::for_builds(conn)?.map(|(name, value)| format!("{name} = {value}"));
     let mut restored = Vec::new();
     for kind in ["index", "foreign key", "trigger"] {
@@ -171,7 +192,9 @@ pub fn put_back(conn: &mut Conn, taken: &TakenDown) -> Result<PutBack, Error> {
 
 /// The server's error, with a hint.
 fn refused(error: Error, choice: &Choice) -> Error {
-    if error.hint().is_some() {
+    // A server's hint on the function of an index names neither the index nor the way out.
+    let of_index = choice.kind == "index" && !error.sqlstate().is_empty();
+    if error.hint().is_some() && !of_index {
         return error;
     }
     match (error.sqlstate(), choice.kind.as_str()) {

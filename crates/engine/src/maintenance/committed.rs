@@ -31,26 +31,13 @@ struct Work<'a> {
 /// are left alone, and objects that were dropped meanwhile are marked. The caller must hold the
 /// load's lock. It opens one connection, and up to `workers` in all if they are to be had.
 /// `lock_timeout`, in the server's form, limits the wait for each lock of the table.
+/// Once `stopped` returns true, no other object is begun.
 ///
 /// # Errors
 ///
 /// The connection is lost, or the table is not the same. The server's errors for single objects are
 /// among the outcomes.
 pub fn put_back_committed(
-    open: &Connect,
-    workers: usize,
-    entry: &LedgerEntry,
-    lock_timeout: Option<&str>,
-) -> Result<Vec<Outcome>, Error> {
-    put_back_until(open, workers, entry, lock_timeout, &|| false)
-}
-
-/// As [`put_back_committed`]. Once `stopped` returns true, no other object is begun.
-///
-/// # Errors
-///
-/// As for [`put_back_committed`].
-pub fn put_back_until(
     open: &Connect,
     workers: usize,
     entry: &LedgerEntry,

@@ -65,6 +65,19 @@ SELECT json_build_object(
       OR EXISTS (SELECT FROM pg_publication_namespace s JOIN pg_class c ON c.relnamespace = s.pnnspid
         WHERE s.pnpubid = p.oid AND c.oid IN
         (SELECT $1::oid UNION SELECT relid FROM pg_partition_ancestors($1::oid::regclass))))),
+  -- Since 17, the server builds indexes under search_path = pg_catalog, pg_temp. What operators and
+  -- parsed bodies call are dependencies, too; what other bodies call is found by the path.
+  'by_path', current_setting('server_version_num')::int >= 170000 AND EXISTS (
+    WITH RECURSIVE needs(classid, objid) AS (
+      SELECT 'pg_class'::regclass::oid, indexrelid
+      UNION
+      SELECT d.refclassid, d.refobjid FROM needs
+      JOIN pg_depend d ON d.classid = needs.classid AND d.objid = needs.objid
+      WHERE d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass))
+    SELECT FROM needs JOIN pg_proc p ON p.oid = needs.objid JOIN pg_language l ON l.oid = p.prolang
+    WHERE needs.classid = 'pg_proc'::regclass AND l.lanname NOT IN ('internal', 'c')
+      AND p.prosqlbody IS NULL
+      AND NOT EXISTS (SELECT FROM unnest(p.proconfig) AS s WHERE s LIKE 'search_path=%')),
   'foreign_tablespace', reltablespace <> 0 AND NOT has_tablespace_privilege(reltablespace, 'CREATE'),
   'odd', CASE
     WHEN conname <> relname THEN 'its constraint has another name'

@@ -2,12 +2,11 @@
 //! disabled and recreated, and in which transactions.
 
 use crate::error::{Error, Kind};
-use crate::facts::TableObjects;
 use crate::input::can_be_read_again;
 use crate::ledger::{self, State};
 use crate::options::{Indexes, Method, Options};
 use crate::plan::locks::{locks, Size};
-use crate::plan::policy::{self, Course};
+use crate::plan::policy::Course;
 use crate::plan::Plan;
 use crate::session::conn::Conn;
 use crate::session::sequences::names;
@@ -24,7 +23,7 @@ mod settings;
 pub use crate::session::sequences::{sequences, Moved};
 pub use after::{finish, finish_within, Finished};
 pub use change::{put_back, take_down, PutBack, Restored, TakenDown};
-pub use committed::{put_back_committed, put_back_until, Connect, Outcome};
+pub use committed::{put_back_committed, Connect, Outcome};
 pub use settings::for_builds;
 
 /// The report line for the created ledger.
@@ -116,13 +115,17 @@ impl Maintenance {
         options: &Options,
         watch: &Watch,
     ) -> Result<Maintenance, Error> {
-        let objects = TableObjects::read(conn, plan.oid)?;
+        // The plan was made in this transaction. An object that has come up since then could as
+        // well have come up after a second look.
+        if !plan.maintenance.any_down() {
+            let taken = TakenDown::nothing(plan.oid, &plan.table, plan.maintenance.clone());
+            return Ok(Maintenance { taken, guard: None, made: false });
+        }
         let mut state = match plan.lanes {
             1 => State::Unusable("one transaction holds everything together".into()),
             _ => ledger_state(conn, options)?,
         };
-        let wanted = plan.request(options, true);
-        let made = state == State::Missing && policy::decide(&objects, &wanted).any_down();
+        let made = state == State::Missing && plan.makes_ledger;
         if made {
             // Use a second connection: other sessions would wait for this transaction.
             state = match watch.connect(&options.target.url) {
@@ -167,11 +170,12 @@ impl Maintenance {
         conn: &mut Conn,
         plan: &Plan,
         options: &Options,
+        watch: &Watch,
     ) -> Result<(), Error> {
         if self.guard.is_none() {
             return Ok(());
         }
-        transaction::commit(conn, &options.target.url)?;
+        transaction::commit(conn, &options.target.url, watch)?;
         transaction::begin(conn, options)?;
         unchanged::hold(conn, plan)
     }
@@ -317,7 +321,7 @@ impl Maintenance {
             let down = entry.choices.iter().map(|c| (c.object.clone(), why.clone()));
             (Vec::new(), down.collect())
         } else {
-            match put_back_committed(&|| Conn::open(url), workers, entry, None) {
+            match put_back_committed(&|| Conn::open(url), workers, entry, None, &|| false) {
                 Ok(outcomes) => sorted(outcomes),
                 Err(error) => (Vec::new(), vec![(entry.relation_name.clone(), error)]),
             }

@@ -6,7 +6,7 @@
 use super::settings;
 use crate::error::Error;
 use crate::facts::{Index, Relation, TableObjects};
-use crate::session::catalog::{objects, rows_kept_by};
+use crate::session::catalog::{objects, rows_kept_by, LISTS};
 use crate::session::conn::Conn;
 
 impl TableObjects {
@@ -18,7 +18,8 @@ impl TableObjects {
     /// There is no such table, or the connection is lost.
     pub fn read(conn: &mut Conn, oid: u32) -> Result<TableObjects, Error> {
         let usual = settings::exact(conn)?;
-        let relation = objects::<Relation>(conn, include_str!("relation.sql"), oid)?.pop();
+        let sql = include_str!("relation.sql").replace("$lists", LISTS);
+        let relation = objects::<Relation>(conn, &sql, oid)?.pop();
         let mut relation =
             relation.ok_or_else(|| Error::new(format!("there is no table with oid {oid}")))?;
         let (mut indexes, mut foreign_keys, mut triggers) = (Vec::new(), Vec::new(), Vec::new());
@@ -27,7 +28,7 @@ impl TableObjects {
             foreign_keys = objects(conn, include_str!("foreign_keys.sql"), oid)?;
             triggers = objects(conn, include_str!("triggers.sql"), oid)?;
         }
-        let kept_by = rows_kept_by(conn, oid)?;
+        let kept_by = rows_kept_by(conn, oid, relation.lists.as_deref())?;
         conn.exec(&usual)?;
         if let Some(extension) = kept_by {
             // The tables with the rows have such indexes, too. The extension does not accept each

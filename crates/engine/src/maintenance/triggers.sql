@@ -6,7 +6,7 @@ SELECT json_build_object(
   'relation', format('%I.%I', n.nspname, c.relname),
   'enabled', g.tgenabled,
   'on_conflict', g.tgtype & 5 = 5 -- TRIGGER_TYPE_ROW, TRIGGER_TYPE_INSERT
-    AND (SELECT p.prosrc ~* 'on\s+conflict' FROM pg_proc p WHERE p.oid = g.tgfoid),
+    AND (SELECT p.prosrc ~* 'on[[:space:]]+conflict' FROM pg_proc p WHERE p.oid = g.tgfoid),
   'extension', (SELECT e.extname FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
     WHERE d.refclassid = 'pg_extension'::regclass AND d.classid = 'pg_trigger'::regclass
       AND d.objid = g.oid AND d.deptype IN ('e', 'x') LIMIT 1),

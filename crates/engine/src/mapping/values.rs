@@ -76,7 +76,9 @@ fn writable(dialect: &Dialect, options: &Options) -> Result<(), Error> {
         ValuePart::File => options.input.sources.iter().any(|source| !source.name().is_ascii()),
         ValuePart::Line => false,
     };
-    let beyond = wanted.nulls.iter().any(|(_, text)| !text.is_ascii())
+    // Each spelling is replaced by the marker.
+    let beyond = !wanted.nulls.is_empty() && !dialect.null.is_ascii()
+        || wanted.nulls.iter().any(|(_, text)| !text.is_ascii())
         || wanted.set.iter().any(|(_, value)| value.iter().any(file));
     if let (Some(encoding), true) = (&options.input.encoding, beyond) {
         let message = text!(

@@ -1,12 +1,11 @@
 //! The end of a load: records its outcome, and adds to an error that the load can continue.
 
 use super::correction::correctable;
+use super::listing::begin;
 use super::{begin_transaction, Once};
 use crate::error::Error;
-use crate::ledger::SETTINGS;
 use crate::report::Summary;
 use crate::session::conn::Conn;
-use crate::session::transaction::BEGIN;
 use crate::text::Text;
 use crate::watch::{despite_cancel, Watch};
 
@@ -58,7 +57,7 @@ impl Once {
 
 fn stopped(conn: &mut Conn, load: i64, error: &Error) -> Result<(), Error> {
     conn.exec("ROLLBACK")?;
-    conn.exec(&format!("{BEGIN}; {SETTINGS}"))?;
+    begin(conn)?;
     conn.query(
         "UPDATE pgsluice_loads.loads SET state = 'stopped', ended = pg_catalog.clock_timestamp(), \
            error = $2 WHERE number = $1::bigint AND state = 'running'",

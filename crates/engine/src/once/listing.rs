@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::input::{compare, Compared, KnownPiece};
 use crate::ledger::SETTINGS;
 use crate::session::conn::{Conn, Rows};
-use crate::session::transaction::BEGIN;
+use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
 use crate::source::FileSource;
 use serde::Serialize;
 use std::ops::Range;
@@ -153,7 +153,7 @@ fn of_load(conn: &mut Conn, load: i64) -> Result<Rows, Error> {
     conn.query(
         "SELECT coalesce(s.same_as, s.number), s.name, s.state, s.size, count(p.source), \
              sum(p.end_byte - p.start_byte), sum(p.records), \
-             '\\x' || pg_catalog.encode(s.tail, 'hex'), \
+             E'\\\\x' || pg_catalog.encode(s.tail, 'hex'), \
              CASE WHEN s.state = 'loading' THEN coalesce(run.record, 1) END, run.line, run.byte, s.same_as IS NOT NULL, s.load \
            FROM pgsluice_loads.sources s LEFT JOIN pgsluice_loads.pieces p \
              ON p.source = coalesce(s.same_as, s.number) \
@@ -256,7 +256,7 @@ pub(super) fn connect(url: &str) -> Result<Option<Conn>, Error> {
     Ok(tables::there(&mut conn)?.then_some(conn))
 }
 
-/// Begins a transaction that uses the ledger.
+/// Begins a transaction that uses the ledger. It may be idle for long, while files are compared.
 pub(super) fn begin(conn: &mut Conn) -> Result<(), Error> {
-    conn.exec(&format!("{BEGIN}; {SETTINGS}")).map(drop)
+    conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}; {SETTINGS}")).map(drop)
 }

@@ -130,8 +130,8 @@ pub(super) fn candidates(
     files: &[(usize, &Seen, &Ends)],
 ) -> Result<Vec<KnownSource>, Error> {
     const COLUMNS: &str = "number, name, size, state, options, coalesce(same_as, number), \
-         '\\x' || pg_catalog.encode(head, 'hex'), '\\x' || pg_catalog.encode(tail, 'hex'), \
-         (SELECT '\\x' || pg_catalog.encode(h.hash, 'hex') FROM pgsluice_loads.headers h \
+         E'\\\\x' || pg_catalog.encode(head, 'hex'), E'\\\\x' || pg_catalog.encode(tail, 'hex'), \
+         (SELECT E'\\\\x' || pg_catalog.encode(h.hash, 'hex') FROM pgsluice_loads.headers h \
            WHERE h.source = coalesce(sources.same_as, sources.number)), load, \
          completed IS NOT NULL, NOT EXISTS (SELECT FROM pgsluice_loads.sources c \
            WHERE c.number = sources.same_as AND c.state <> 'complete') \
@@ -244,8 +244,9 @@ pub(super) struct SharedRow {
 /// The connection is lost.
 pub(super) fn shared_rows(conn: &mut Conn, target: u32) -> Result<Vec<SharedRow>, Error> {
     let rows = conn.query(
-        "SELECT s.number, s.name, s.size, s.modified, '\\x' || pg_catalog.encode(s.head, 'hex'), \
-           '\\x' || pg_catalog.encode(s.tail, 'hex'), s.options FROM pgsluice_loads.sources s \
+        "SELECT s.number, s.name, s.size, s.modified, \
+           E'\\\\x' || pg_catalog.encode(s.head, 'hex'), \
+           E'\\\\x' || pg_catalog.encode(s.tail, 'hex'), s.options FROM pgsluice_loads.sources s \
          WHERE s.target = $1::oid AND s.state = 'loading' \
            AND EXISTS (SELECT FROM pgsluice_loads.parts p WHERE p.source = s.number)",
         &[Some(&target.to_string())],

@@ -34,7 +34,7 @@ use crate::ledger::SETTINGS;
 use crate::options::{Header, InputOptions, Options};
 use crate::report::Summary;
 use crate::session::conn::Conn;
-use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
+use crate::session::transaction::{refuse_read_only, BEGIN, NO_TIMEOUTS};
 use crate::source::Source;
 use crate::text::Text;
 use crate::watch::{Stop, Watch};
@@ -153,6 +153,7 @@ fn open<'o>(options: &'o Options, watch: &Watch) -> Result<(Conn, Target, Found<
     }
     let seen = sources.iter().map(|s| Seen::of(s.as_ref(), name)).collect::<Result<Vec<_>, _>>()?;
     let mut guard = watch.connect(&options.target.url)?;
+    refuse_read_only(&mut guard)?;
     tables::ensure(&mut guard)?;
     begin_under_own_path(&mut guard, options)?;
     let target = target(&mut guard, options)?;

@@ -20,6 +20,7 @@ use super::names::complete_names;
 use crate::error::Error;
 use crate::input::KnownPiece;
 use crate::session::conn::Conn;
+use crate::session::transaction::AS_LOGGED_IN;
 use crate::source::Span;
 use pgsluice_core::scan::Eol;
 use serde_json::{json, Value};
@@ -228,22 +229,21 @@ pub(crate) fn mark_session(conn: &mut Conn, load: i64) -> Result<(), Error> {
     .map(drop)
 }
 
-/// Ends sessions of loads that were stopped. They cannot commit the rows that they have inserted,
-/// and sessions that insert the same keys wait for them. Sessions of other roles are not ended.
+/// Ends sessions of stopped loads: they cannot commit their rows, and sessions that insert the same
+/// keys wait for them. Those of other logins are left alone. Call this outside a transaction.
 pub(crate) fn end_sessions(conn: &mut Conn, loads: &[i64]) -> Result<(), Error> {
     if loads.is_empty() {
         return Ok(());
     }
-    conn.query(
-        "SELECT pg_catalog.pg_terminate_backend(a.pid) FROM pg_catalog.pg_locks k \
-           JOIN pg_catalog.pg_stat_activity a ON a.pid = k.pid AND a.usename = current_user \
-         WHERE k.locktype = 'advisory' AND k.objsubid = 2 AND k.classid = $1::integer::oid \
-           AND k.database = (SELECT oid FROM pg_catalog.pg_database \
-             WHERE datname = pg_catalog.current_database()) \
-           AND k.objid IN (SELECT n::integer::oid \
-             FROM pg_catalog.jsonb_array_elements_text($2::jsonb) n)",
-        &[Some(&SESSIONS.to_string()), Some(&list(loads.iter().map(|load| in_lock(*load).into())))],
-    )
+    let loads: Vec<String> = loads.iter().map(|load| in_lock(*load).to_string()).collect();
+    conn.exec(&format!(
+        "{AS_LOGGED_IN}SELECT pg_catalog.pg_terminate_backend(a.pid) FROM pg_catalog.pg_locks k \
+           JOIN pg_catalog.pg_stat_activity a ON a.pid = k.pid AND a.usename = session_user \
+         WHERE k.locktype = 'advisory' AND k.objsubid = 2 AND k.classid = {SESSIONS}::integer::oid \
+           AND k.objid = ANY ('{{{}}}'::oid[]) AND k.database = (SELECT oid \
+             FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())",
+        loads.join(",")
+    ))
     .map(drop)
 }
 

@@ -195,11 +195,12 @@ impl Recording {
         let read = read_since_complete(&mut conn, &begun)?;
         recording.earlier = Earlier { rejected, read };
         recording.sources = recording.put_sources(&mut conn)?;
-        conn.exec("COMMIT")?;
         for (file, source) in recording.files.iter().zip(&recording.sources) {
             let begun = file.begun.map(|_| pieces(&mut conn, *source)).transpose()?;
             recording.known.push(begun.unwrap_or_default());
         }
+        // Only this transaction has the settings of the ledger.
+        conn.exec("COMMIT")?;
         let stream = recording.files.iter().any(|file| file.seen.stream);
         let new = recording.known.iter().all(Vec::is_empty);
         recording.compared.store(!stream || new, Ordering::Release);

@@ -123,8 +123,8 @@ fn check_whole(conn: &mut Conn, target: &Target, begun: &str) -> Result<(), Erro
 fn rows(conn: &mut Conn, begun: &str) -> Result<Vec<Kept>, Error> {
     let rows = conn.query(
         &format!(
-            "SELECT file, bytes, '\\x' || pg_catalog.encode(hash, 'hex'), reasons_bytes, \
-               '\\x' || pg_catalog.encode(reasons_hash, 'hex'), records, lines \
+            "SELECT file, bytes, E'\\\\x' || pg_catalog.encode(hash, 'hex'), reasons_bytes, \
+               E'\\\\x' || pg_catalog.encode(reasons_hash, 'hex'), records, lines \
              FROM pgsluice_loads.reject_files WHERE load IN {OF_BEGUN}"
         ),
         &[Some(begun)],

@@ -5,7 +5,7 @@ use super::{InputOptions, Method, Options, Triggers, MOST_FOOTER};
 use crate::error::Error;
 use crate::frame::check_comment;
 use crate::plan::refuse_beside_nodes;
-use crate::reject::{side_path, Existing};
+use crate::reject::{check_free, side_path, Existing};
 use crate::source::Source;
 use crate::text::{text, Text};
 use pgsluice_core::scan::Format;
@@ -204,8 +204,28 @@ impl Options {
             return Err(Error::usage("rejects of `format` binary cannot be appended to a file")
                 .with_hint(hint));
         }
-        self.input.check_output(&rejects.file)?;
-        self.input.check_output(&side_path(&rejects.file))
+        for file in [rejects.file.clone(), side_path(&rejects.file)] {
+            // A device or a pipe could not be made durable, and an empty one would be removed.
+            if file.metadata().is_ok_and(|facts| !facts.is_file()) {
+                let name = file.display();
+                return Err(Error::usage(format!(
+                    "{name} is not a regular file, which rejects need"
+                ))
+                .with_hint("if nobody needs the rejects, remove their files after the load"));
+            }
+            self.input.check_output(&file)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the reject files can be created. A load must do this before it changes the
+    /// table: later, it might have to recreate indexes for hours before it can report the error.
+    /// With `once`, the files are reserved when the load is recorded.
+    pub(crate) fn check_reject_files(&self) -> Result<(), Error> {
+        match (&self.rejects, &self.once) {
+            (Some(rejects), None) => check_free(&rejects.file, rejects.existing),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -287,7 +307,7 @@ mod tests {
     /// What is changed in [`plain`], and what the error says.
     type Refused = (fn(&mut Options), &'static str);
 
-    const REFUSED: [Refused; 43] = [
+    const REFUSED: [Refused; 44] = [
         (|o| o.input.frame.skip_footer = MOST_FOOTER + 1, "skip-footer is at most 1000"),
         (
             |o| o.input.format = FileFormat::Delimited(Dialect { quote: b',', ..Dialect::csv() }),
@@ -390,6 +410,7 @@ mod tests {
             "rejects of format binary cannot be appended to a file",
         ),
         (|o| o.rejects = rejects(INPUT), "is an input file and cannot be written to"),
+        (|o| o.rejects = rejects("/dev/null"), "/dev/null is not a regular file"),
         (
             |o| (o.once, o.target.truncate) = (Some(OnceOptions::default()), true),
             "truncate cannot be used with once",
@@ -423,5 +444,40 @@ mod tests {
             ];
             assert!(doors.iter().all(|door| door.as_ref() == Some(&error)), "{says}: {doors:?}");
         }
+    }
+
+    /// Before it has a connection, a load can have changed nothing.
+    #[test]
+    fn reject_files_that_cannot_be_created_are_found_before_there_is_a_connection() {
+        let dir = std::env::temp_dir().join(format!("pgsluice-free-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (input, taken) = (dir.join("t.csv"), dir.join("taken"));
+        std::fs::write(&input, "1,x\n").unwrap();
+        std::fs::write(side_path(&taken), "kept").unwrap();
+        let failures = |file: &Path, existing| {
+            let mut options = plain();
+            options.input.sources = vec![Arc::new(FileSource::new(&input))];
+            let limit = Limit::None;
+            options.rejects = Some(RejectOptions { file: file.into(), existing, limit });
+            let loader = Loader::from(options);
+            [loader.run().err(), loader.plan().err()].map(Option::unwrap)
+        };
+        for (file, existing, why) in [
+            (&taken, Existing::Error, "File exists"),
+            (&dir.join("none/new"), Existing::Error, "no such file"),
+            (&dir.join("none/new"), Existing::Append, "no such file"),
+            (&input.join("new"), Existing::Replace, "Not a directory"),
+        ] {
+            for error in failures(file, existing) {
+                let says = format!("cannot create the reject file {}: {why}", file.display());
+                assert_eq!(error.message().plain(), says);
+            }
+        }
+        for (file, existing) in [(&taken, Existing::Append), (&dir.join("new"), Existing::Error)] {
+            let connection = |error: Error| error.kind() == Kind::Connection;
+            assert!(failures(file, existing).into_iter().all(connection), "{}", file.display());
+            assert!(!file.exists());
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -9,6 +9,24 @@ use crate::quote::quote_ident;
 /// name, another name is used.
 const NUMBER: &str = "pgsluice_record";
 
+/// The most columns of the file: a table has at most 1,600 (`MaxHeapAttributeNumber`), and the
+/// landing table has the number of the record besides.
+pub(super) const MOST_COLUMNS: usize = 1_599;
+
+/// The hint if the landing table cannot hold a record that the table itself may hold.
+pub(crate) fn without_landing(expressions: bool) -> &'static str {
+    match expressions {
+        true => {
+            "`expr` first stores each record as text in a landing table, where it must fit into \
+             one page: load without `expr`, or fewer columns"
+        }
+        false => {
+            "staged first stores each record as text in a landing table, where it must fit into \
+             one page: `method` insert-batch needs no such table"
+        }
+    }
+}
+
 /// The landing table, and the statement that moves its rows on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Landing {
@@ -158,6 +176,8 @@ pub(crate) fn cast(
     let facts = column_of(column, table);
     let text = match options.fields.expression_of(column) {
         Some(expression) => expression.of(text),
+        // COPY calls the input function of the type, and not the function of a cast.
+        None if facts.is_some_and(|f| f.cast_by_user) => format!("{text}::pg_catalog.varchar"),
         None => text.to_owned(),
     };
     if let Some(reader) = facts.and_then(|f| f.reader.as_ref()) {

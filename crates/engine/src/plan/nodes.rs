@@ -80,7 +80,8 @@ pub(crate) fn refuse_beside_nodes(options: &Options) -> Result<(), Error> {
         return Err(Error::usage(text!("`ledger` none cannot be used with `atomic`: {}", why)));
     }
     let alone = options.once.is_some() && !target.atomic;
-    let given: [(bool, Text, &str); 13] = [
+    let marks = options.input.dialect().is_some_and(|dialect| dialect.default.is_some());
+    let given: [(bool, Text, &str); 14] = [
         (
             alone && options.rejects.is_some(),
             "`on-error` reject with `once` and without `atomic`".into(),
@@ -103,6 +104,7 @@ pub(crate) fn refuse_beside_nodes(options: &Options) -> Result<(), Error> {
         ),
         (target.filter.is_some(), "`where`".into(), "filter the records before the load"),
         (options.input.encoding.is_some(), "`encoding`".into(), BY_ROOT),
+        (marks, "`default`".into(), BY_ROOT),
         (options.input.dialect().is_none(), "`format` binary".into(), BY_ROOT),
         (target.lanes.is_some(), "`lanes`".into(), "leave it out: each node has one connection"),
         (!target.fields.expressions.is_empty(), "`expr`".into(), BY_ROOT),

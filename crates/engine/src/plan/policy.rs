@@ -246,6 +246,10 @@ fn rebuild(objects: &TableObjects, index: &Index, request: &Request) -> Verdict 
             Err(text!("the trigger {} may need it for ON CONFLICT", trigger.name))
         }
         _ if request.private && index.plain => Err("COPY builds it after the rows".into()),
+        // Its build might fail after the last row, where COPY would not.
+        _ if index.by_path => {
+            Err("the server builds it without the search_path, which its function may need".into())
+        }
         _ if relation.empty || request.truncates => Ok("the table is empty".into()),
         _ => Err(kept(relation.rows, request.new_rows)),
     }

@@ -1,5 +1,6 @@
 //! Rejects a method that the user has requested, if it cannot do the load.
 
+use super::landing::{without_landing, MOST_COLUMNS};
 use crate::error::Error;
 use crate::facts::{ServerFacts, TableFacts};
 use crate::options::{FileFormat, Method, Options};
@@ -42,6 +43,13 @@ pub(super) fn refuse(
     if inserts && (options.target.filter.is_some() || options.input.encoding.is_some()) {
         return Err(Error::new(text!("{} supports neither `where` nor `encoding`", asked))
             .with_hint("use one of the COPY methods"));
+    }
+    if asked == Method::Staged && shape.columns.len() > MOST_COLUMNS {
+        let columns = shape.columns.len() + 1;
+        return Err(Error::new(format!(
+            "staged needs a landing table of {columns} columns, and a table has at most 1600"
+        ))
+        .with_hint(without_landing(!options.target.fields.expressions.is_empty())));
     }
     let default = matches!(&options.input.format, FileFormat::Delimited(d) if d.default.is_some());
     if asked == Method::Staged && default {

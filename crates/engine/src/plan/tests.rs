@@ -26,6 +26,7 @@ impl Case {
             base: (0, -1),
             base_name: "any".into(),
             reader: None,
+            cast_by_user: false,
             ty: ty.clone(),
             not_null: false,
             default: None,
@@ -173,6 +174,23 @@ fn auto_is_a_rule_over_facts() {
     chooses(&cases);
 }
 
+/// Each of several files is one COPY if its rows or triggers need that.
+#[test]
+fn each_of_several_files_is_one_copy() {
+    let of_several = |change: fn(&mut TableFacts)| {
+        let case = typed().with(|c| c.options.input.sources.push(crate::source::stdin()));
+        case.with(|c| change(&mut c.table))
+    };
+    let after = TriggerFacts { before: false, ..trigger(true) };
+    let refers = of_several(|table| table.refers_to_itself = true);
+    let fires = of_several(|_| ()).with(|c| c.table.triggers = vec![after]);
+    chooses(&[
+        (of_several(|_| ()), Method::CopyBinary, "typed"),
+        (refers, Method::CopyCsv, "later rows of the file"),
+        (fires, Method::CopyCsv, "an AFTER ROW trigger"),
+    ]);
+}
+
 #[test]
 fn auto_goes_by_insert_where_copy_is_refused() {
     let policies = |change: fn(&mut Case)| {
@@ -242,6 +260,19 @@ fn what_lanes_are() {
         assert_eq!(plan.notes.iter().any(|n| n.contains(note)), noted, "{requested:?}");
         assert_eq!(plan.lanes, 1, "{requested:?}");
     }
+}
+
+/// A landing table has one column more than the file, and a table at most 1,600.
+#[test]
+fn a_landing_table_has_a_column_more_than_the_file() {
+    let staged = |columns| {
+        let case = Case::new(&vec![Type::Int8; columns]);
+        case.with(|c| c.options.target.method = Method::Staged).result()
+    };
+    assert!(staged(1_599).unwrap().landing.is_some());
+    let error = staged(1_600).unwrap_err();
+    assert!(error.message().contains("a landing table of 1601 columns"), "{error}");
+    assert!(error.hint().unwrap().contains("insert-batch"), "{error}");
 }
 
 /// If a method cannot do something, it is an error. No other method is used.

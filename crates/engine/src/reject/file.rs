@@ -3,7 +3,7 @@
 use super::line::{may_stay_open, parts, Quotes, TAIL};
 use super::output::Output;
 use super::owned::{self, FileLock, Kept, Reserved};
-use super::{side_path, Amount, Existing, Reject};
+use super::{folder_of, side_path, Amount, Existing, Reject};
 use crate::error::{Error, Kind};
 use crate::frame::excel_delimiter;
 use pgsluice_core::scan::{Dialect, Eol, Next, Record, Scanner, Splitter};
@@ -371,9 +371,13 @@ impl RejectFile {
         for file in [&mut self.records, &mut self.side] {
             file.sync()?;
         }
-        // The names are durable only after their folder is.
-        let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+        // The names are durable only after their folder is. Some folders cannot be read or
+        // synchronized. This is no error for PostgreSQL's `fsync_fname_ext`, either.
+        let synced = File::open(folder_of(&self.path)).and_then(|folder| folder.sync_all());
+        synced.or_else(|e| match e.raw_os_error() {
+            Some(libc::EACCES | libc::EBADF | libc::EINVAL) => Ok(()),
+            _ => Err(e),
+        })
     }
 
     pub(super) fn failed(&self, error: &io::Error) -> Error {

@@ -295,7 +295,7 @@ fn lost(kept: &Kept, what: &str) -> Error {
 }
 
 /// Adds a hint to the error for reject files that already exist.
-pub fn already_there(error: Error) -> Error {
+pub(super) fn already_there(error: Error) -> Error {
     error.with_hint(
         "the file and its .jsonl contain the rejects of an earlier load: use `reject-existing` append or replace, or {time} in the name",
     )

@@ -48,6 +48,25 @@ fn an_existing_file_is_refused_and_left_as_it_was() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
+/// A folder may be writable but not readable.
+#[test]
+fn a_folder_that_cannot_be_read_is_no_error() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let dir = std::env::temp_dir().join(format!("pgsluice-unread-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    if dir.metadata().unwrap().uid() == 0 {
+        return; // can read any
+    }
+    let (path, csv) = (dir.join("bad.csv"), Dialect::csv());
+    std::fs::set_permissions(&dir, fs::Permissions::from_mode(0o300)).unwrap();
+    check_free(&path, Existing::Error).unwrap();
+    let form = RejectForm::Lines(&csv, None);
+    let synced = RejectFile::create(&path, Existing::Error, form).unwrap().sync();
+    std::fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+    synced.unwrap();
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
 #[test]
 fn no_record_closes_the_quote_of_another() {
     let dir = std::env::temp_dir().join(format!("pgsluice-open-{}", std::process::id()));

@@ -34,7 +34,8 @@ pub(super) fn end_prepared(target: &str, report: &mut Report) -> Result<(), Erro
         }
     }
     for (first, gids) in loads {
-        guard.exec(BEGIN)?;
+        // It is idle while a COMMIT PREPARED waits for a standby.
+        guard.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
         // While this session holds the lock, no loader begins to commit the lanes.
         match ledger::lock(&mut guard, &first)? {
             true => end_lanes(&mut conn, &first, gids, report),

@@ -7,14 +7,15 @@
 //! (`ledger::lock`): objects that it has dropped or disabled are left to it.
 
 use crate::error::{Error, Kind};
-use crate::ledger::{self, LedgerEntry, PREPARED_LANES};
-use crate::maintenance::put_back_until;
+use crate::ledger::{self, LedgerEntry, OthersObject};
+use crate::maintenance::put_back_committed;
 use crate::once::record::Target;
 use crate::once::{begin_transaction, NothingNew};
 use crate::options::Options;
 use crate::plan::locks::{refuse_to_put_back, to_put_back};
 use crate::report::Summary;
 use crate::session::conn::Conn;
+use crate::session::prepared::refuse_to_wait;
 use crate::text::Text;
 use crate::watch::Watch;
 
@@ -47,16 +48,16 @@ pub(crate) fn put_back_on(
         let now = of_table(guard, target.oid)?;
         for entry in now.iter().filter(|entry| entry.load == load) {
             refuse_to_put_back(&to_put_back(&target.sql, &entry.choices), options)?;
-            refuse_prepared(guard, target)?;
+            refuse_to_wait(guard, target.oid, &target.sql)?;
             done.extend(put_back_entry(entry, options, watch)?);
         }
     }
     if waiting.is_some() {
-        for (load, _) in ledger::of_others(guard, target.oid)? {
-            is_free(guard, &load, watch, waiting)?;
+        for other in of_others(guard, target.oid)? {
+            is_free(guard, &other.load, watch, waiting)?;
         }
-        if let Some((_, object)) = ledger::of_others(guard, target.oid)?.first() {
-            return Err(Error::new(format!("an earlier load dropped or disabled: {object}"))
+        if let Some(OthersObject { words, .. }) = of_others(guard, target.oid)?.first() {
+            return Err(Error::new(format!("an earlier load dropped or disabled: {words}"))
                 .with_hint("run pgsluice repair as that role"));
         }
     }
@@ -83,42 +84,16 @@ pub(crate) fn end_nothing(
     Ok(summary)
 }
 
-/// Refuses to wait for prepared lanes of an earlier load, of any role. They hold locks of the table
-/// until `repair` ends them, and all writers would wait behind this load.
-fn refuse_prepared(guard: &mut Conn, target: &Target) -> Result<(), Error> {
-    let loads = guard.query(
-        &format!(
-            "SELECT DISTINCT ON (load) load, gid, owner, owner = current_user FROM {PREPARED_LANES} \
-               JOIN pg_catalog.pg_locks x ON x.transactionid = lanes.transaction AND x.pid IS NULL \
-               JOIN pg_catalog.pg_locks k \
-                 ON k.virtualtransaction = x.virtualtransaction AND k.pid IS NULL \
-             WHERE k.relation = $1::oid ORDER BY load, gid"
-        ),
-        &[Some(&target.oid.to_string())],
-    )?;
-    for row in loads {
-        let text = |i: usize| row[i].clone().unwrap_or_default();
-        // A load that is about to commit holds the lock of its first transaction.
-        if !ledger::lock(guard, &text(0))? {
-            continue;
-        }
-        let message = format!(
-            "an earlier load dropped or disabled objects of {}, and the prepared transaction {} holds a lock of it",
-            target.sql,
-            text(1)
-        );
-        let own = text(3) == "t";
-        let by = if own { String::new() } else { format!(" as the role {}", text(2)) };
-        return Err(Error::new(message)
-            .with_hint(format!("run pgsluice repair{by}: it ends the prepared transaction")));
-    }
-    Ok(())
-}
-
 fn of_table(guard: &mut Conn, oid: u32) -> Result<Vec<LedgerEntry>, Error> {
     let (mut entries, _) = ledger::still_down(guard)?;
     entries.retain(|entry| entry.relation == oid);
     Ok(entries)
+}
+
+fn of_others(guard: &mut Conn, oid: u32) -> Result<Vec<OthersObject>, Error> {
+    let (_, mut others) = ledger::still_down(guard)?;
+    others.retain(|other| other.relation == oid);
+    Ok(others)
 }
 
 /// Whether no other session is at work on the objects of a load. If none is, none can begin until
@@ -145,7 +120,7 @@ fn put_back_entry(
     let load = &options.target;
     let (open, workers) = (|| watch.connect(&load.url), load.lanes.unwrap_or(1));
     let (timeout, stopped) = (load.lock_timeout.as_deref(), || watch.stop.is_set());
-    let outcomes = put_back_until(&open, workers, entry, timeout, &stopped)?;
+    let outcomes = put_back_committed(&open, workers, entry, timeout, &stopped)?;
     let mut done = Vec::new();
     for (object, outcome) in outcomes {
         let restored = outcome.map_err(|error| cannot(&object, &error))?;

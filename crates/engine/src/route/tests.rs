@@ -14,6 +14,7 @@ fn column(name: &str, ty: Type) -> ColumnFacts {
         base: (0, -1),
         base_name: "any".into(),
         reader: None,
+        cast_by_user: false,
         ty,
         not_null: false,
         default: None,

@@ -22,13 +22,19 @@ pub(crate) fn objects<T: DeserializeOwned>(
         .collect()
 }
 
+/// An expression for whether transactions are read-only by default on the whole server, and not
+/// only for this role, this database or this session.
+pub(super) const READ_ONLY: &str = "EXISTS (SELECT FROM pg_catalog.pg_settings \
+    WHERE name = 'default_transaction_read_only' AND setting = 'on' \
+      AND source NOT IN ('user', 'database', 'database user', 'client', 'session'))";
+
 /// Reads the facts about the server.
 ///
 /// # Errors
 ///
 /// The connection is lost.
 pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
-    let rows = conn.exec(
+    let rows = conn.exec(&format!(
         "SELECT pg_catalog.current_setting('server_encoding'), \
          pg_catalog.current_setting('wal_level'), \
          pg_catalog.pg_size_bytes(pg_catalog.current_setting('max_wal_size')), \
@@ -50,8 +56,8 @@ pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
          pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'), \
          (SELECT pg_catalog.string_agg(slot_name::text, ',') FROM pg_catalog.pg_replication_slots), \
          pg_catalog.current_setting('timezone_abbreviations'), \
-         pg_catalog.current_setting('max_connections'), pg_catalog.pg_backend_pid()",
-    )?;
+         pg_catalog.current_setting('max_connections'), pg_catalog.pg_backend_pid(), {READ_ONLY}"
+    ))?;
     let row = &rows[0];
     let text = |i: usize| row[i].clone().unwrap_or_default();
     let number = |i: usize| text(i).parse().unwrap_or(0);
@@ -76,6 +82,7 @@ pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
         extension: row[12].clone(),
         extension_fault: None,
         can_create_schema: text(13) == "t",
+        read_only: text(18) == "t",
     })
 }
 
@@ -151,7 +158,7 @@ pub fn find(conn: &mut Conn, name: &str) -> Result<Option<TableFacts>, Error> {
     }))
 }
 
-/// The facts about a table in one row. A foreign key of a partition to its partitioned table is not
+/// The facts about a table in one row, with [`LISTS`] in place of `$lists`. A foreign key of a partition to its partitioned table is not
 /// one of another table.
 const FACTS: &str = "SELECT (SELECT count(*) FROM pg_catalog.pg_constraint \
        WHERE conrelid = $1::oid AND contype = 'f'), \
@@ -198,7 +205,8 @@ const FACTS: &str = "SELECT (SELECT count(*) FROM pg_catalog.pg_constraint \
      EXISTS (SELECT 1 FROM pg_catalog.pg_publication p \
        WHERE p.pubinsert AND (p.puballtables OR EXISTS \
          (SELECT 1 FROM pg_catalog.pg_publication_namespace n \
-           WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace))) \
+           WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace))), \
+     $lists \
      FROM pg_catalog.pg_class c WHERE c.oid = $1::oid";
 
 /// Reads everything but the columns about the table that [`find`] has found. The caller has locked
@@ -211,7 +219,7 @@ pub fn describe(conn: &mut Conn, table: &mut TableFacts) -> Result<(), Error> {
     let oid = table.oid.to_string();
     table.indexes = indexes(conn, &oid)?;
     table.triggers = triggers(conn, &oid)?;
-    let rows = conn.query(FACTS, &[Some(&oid)])?;
+    let rows = conn.query(&FACTS.replace("$lists", LISTS), &[Some(&oid)])?;
     // This happens only if the table is not locked, as for a plan that is only shown.
     let Some(row) = rows.first() else {
         return Err(Error::new(format!("table {} was dropped in the meantime", table.sql)));
@@ -229,7 +237,7 @@ pub fn describe(conn: &mut Conn, table: &mut TableFacts) -> Result<(), Error> {
     let (readable, heap_bytes) = (text(4) == "t" && !table.row_security, text(5));
     table.refers_to_itself = text(6) == "t";
     table.keeps_apart = text(7) == "t";
-    table.rows_kept_by = rows_kept_by(conn, table.oid)?;
+    table.rows_kept_by = rows_kept_by(conn, table.oid, row[13].as_deref())?;
     table.empty = match table.kind {
         _ if table.rows_kept_by.is_some() => false,
         'r' | 'p' if heap_bytes == "0" => true,
@@ -243,16 +251,16 @@ pub fn describe(conn: &mut Conn, table: &mut TableFacts) -> Result<(), Error> {
     Ok(())
 }
 
-/// Finds the tables in which extensions list the tables whose rows they keep elsewhere. These must
-/// belong to a superuser: another role could use their names for tables with policies that run its
-/// functions.
-const LISTS: &str = "SELECT c.relname FROM pg_catalog.pg_class c \
-    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-    JOIN pg_catalog.pg_roles r ON r.oid = c.relowner \
-    WHERE (n.nspname, c.relname) IN (('_timescaledb_catalog', 'hypertable'), \
-        ('pg_catalog', 'pg_dist_partition')) \
-      AND c.relkind = 'r' AND r.rolsuper AND has_schema_privilege(n.oid, 'USAGE') \
-      AND has_table_privilege(c.oid, 'SELECT')";
+/// An expression for the names of the tables in which extensions list the tables whose rows they
+/// keep elsewhere; NULL without such extensions. The lists must belong to a superuser: another role
+/// could use their names for tables with policies that run its functions.
+pub(crate) const LISTS: &str = "(SELECT pg_catalog.string_agg(l.relname::text, ' ') \
+    FROM pg_catalog.pg_class l JOIN pg_catalog.pg_namespace n ON n.oid = l.relnamespace \
+    JOIN pg_catalog.pg_roles r ON r.oid = l.relowner \
+    WHERE (n.nspname, l.relname) IN (('_timescaledb_catalog', 'hypertable'), \
+        ('pg_catalog', 'pg_dist_partition')) AND l.relkind = 'r' AND r.rolsuper \
+      AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') \
+      AND pg_catalog.has_table_privilege(l.oid, 'SELECT'))";
 
 /// A row if TimescaleDB keeps the rows of the table in chunks, which inherit from it.
 const HYPERTABLE: &str = "SELECT 1 FROM _timescaledb_catalog.hypertable h, pg_catalog.pg_class c \
@@ -263,16 +271,21 @@ const HYPERTABLE: &str = "SELECT 1 FROM _timescaledb_catalog.hypertable h, pg_ca
 const DISTRIBUTED: &str = "SELECT 1 FROM pg_catalog.pg_dist_partition WHERE logicalrel = $1::oid";
 
 /// Returns the extension that keeps the rows of a table in other tables; `None` if the table has its
-/// rows itself. The file of such a table is empty, even if a query finds rows.
+/// rows itself. The file of such a table is empty, even if a query finds rows. `lists` is what
+/// [`LISTS`] gives.
 ///
 /// # Errors
 ///
 /// The connection is lost, or the server reports an error.
-pub(crate) fn rows_kept_by(conn: &mut Conn, oid: u32) -> Result<Option<&'static str>, Error> {
+pub(crate) fn rows_kept_by(
+    conn: &mut Conn,
+    oid: u32,
+    lists: Option<&str>,
+) -> Result<Option<&'static str>, Error> {
     let oid = oid.to_string();
-    for list in conn.exec(LISTS)? {
-        let (extension, listed) = match list[0].as_deref() {
-            Some("hypertable") => ("timescaledb", HYPERTABLE),
+    for list in lists.unwrap_or_default().split_whitespace() {
+        let (extension, listed) = match list {
+            "hypertable" => ("timescaledb", HYPERTABLE),
             _ => ("citus", DISTRIBUTED),
         };
         if !conn.query(listed, &[Some(&oid)])?.is_empty() {
@@ -297,10 +310,13 @@ pub(super) fn columns(
     let rows = conn.query(
         "SELECT a.attnum, a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), a.atttypid, \
          a.atttypmod, a.attnotnull, coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), \
-           pg_catalog.pg_get_expr(t.typdefaultbin, 0)), \
+           pg_catalog.pg_get_expr(t.typdefaultbin, 0), pg_catalog.quote_literal(t.typdefault)), \
          a.attgenerated <> '', \
          a.attidentity <> '', pg_catalog.format_type(plain.oid, -1), plain.oid, plain.typmod, \
-         pg_catalog.format_type(plain.oid, plain.typmod) \
+         pg_catalog.format_type(plain.oid, plain.typmod), \
+         (SELECT pg_catalog.bool_and(k.castsource = 25::oid) FROM pg_catalog.pg_cast k \
+           WHERE k.castsource IN (25::oid, 1043::oid) AND k.casttarget = plain.oid \
+             AND k.castmethod <> 'i' AND k.oid >= 16384::oid) \
          FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_attrdef d \
            ON d.adrelid = a.attrelid AND d.adnum = a.attnum \
          JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
@@ -330,6 +346,7 @@ pub(super) fn columns(
             base: (text(10).parse().unwrap_or(0), text(11).parse().unwrap_or(-1)),
             base_name: text(12),
             reader: reader(&text(10), &text(11)),
+            cast_by_user: text(13) == "t",
             ty: resolved.ty,
             not_null: text(5) == "t" || resolved.not_null,
             default: row[6].clone(),

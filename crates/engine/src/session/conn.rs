@@ -12,7 +12,14 @@ use std::sync::{Arc, Mutex};
 
 mod replace;
 mod several;
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
 mod values;
+
+/// Some networks forget a connection on which nothing is sent for four minutes, as while the server
+/// builds an index. Neither side learns of that. The system's own probes begin after two hours.
+const KEEPALIVES: [(&CStr, &CStr); 3] =
+    [(c"keepalives_idle", c"60"), (c"keepalives_interval", c"30"), (c"keepalives_count", c"10")];
 
 /// The maximum number of notices that are kept until they are taken; more are dropped.
 const MAX_NOTICES: usize = 100;
@@ -133,9 +140,11 @@ impl Conn {
     pub fn open(target: &str) -> Result<Conn, Error> {
         let secrets = target::secrets(&target::read(target)?)?;
         let target = c_string(target)?;
-        let mut keywords = vec![c"dbname", c"fallback_application_name", c"client_encoding"];
+        // The target comes after them, so it can change them.
+        let (mut keywords, mut values): (Vec<&CStr>, Vec<&CStr>) = KEEPALIVES.into_iter().unzip();
+        keywords.extend([c"dbname", c"fallback_application_name", c"client_encoding"]);
         // Statements and names are UTF-8, whatever encodings the database and the user have.
-        let mut values = vec![target.as_c_str(), c"pgsluice", c"UTF8"];
+        values.extend([target.as_c_str(), c"pgsluice", c"UTF8"]);
         keywords.extend(secrets.iter().map(|(keyword, _)| keyword.as_c_str()));
         values.extend(secrets.iter().map(|(_, value)| value.as_c_str()));
         let pointers = |all: Vec<&CStr>| -> Vec<*const c_char> {

@@ -16,6 +16,7 @@
 
 use super::conn::{Canceller, Conn};
 use super::lane::Lane;
+use super::transaction::AS_LOGGED_IN;
 use crate::error::{Error, Kind};
 use crate::options::Options;
 use crate::report::Progress;
@@ -170,7 +171,7 @@ fn waits(processes: &str, pieces: bool) -> String {
     // Locks that are held only while a page is processed cause no deadlock, however often one is
     // waited for.
     format!(
-        "SELECT l.pid, {WAITS_FOR_LANE} FROM pg_catalog.pg_locks l, \
+        "{AS_LOGGED_IN}SELECT l.pid, {WAITS_FOR_LANE} FROM pg_catalog.pg_locks l, \
            (SELECT '{{{processes}}}'::int[] AS pids) AS members \
          WHERE l.pid = ANY (members.pids) AND NOT l.granted \
            AND l.locktype <> ALL ('{{extend,page,frozenid}}') \
@@ -182,7 +183,7 @@ fn waits(processes: &str, pieces: bool) -> String {
 }
 
 /// Cancels a lane that waits for another one in two results in a row, or for as long as the load
-/// stands still if lanes commit several times (`pieces`).
+/// stands still if lanes commit several times (`pieces`). Does so again while it waits.
 fn look(
     mut conn: Conn,
     members: &[(LaneProcess, Arc<Canceller>)],
@@ -217,10 +218,23 @@ fn look(
             let is_it = |of: &LaneProcess| of.known().as_ref() == Some(pid);
             if let Some((_, canceller)) = members.iter().find(|(of, _)| is_it(of)) {
                 let _ = found.set(knot);
-                canceller.cancel();
-                return;
+                cancel(&mut conn, pid, canceller);
             }
         }
         before = direct;
+    }
+}
+
+/// Cancels what a process waits for, if it still waits. A request to cancel needs another
+/// connection, which may lead to a pooler that does not know the session. So the server is asked
+/// over the watcher's own connection, if the role may do that.
+fn cancel(conn: &mut Conn, pid: &str, canceller: &Canceller) {
+    let asked = conn.exec(&format!(
+        "{AS_LOGGED_IN}SELECT pg_catalog.pg_cancel_backend(l.pid) FROM pg_catalog.pg_locks l \
+         WHERE l.pid = {pid} AND NOT l.granted LIMIT 1"
+    ));
+    match asked {
+        Ok(rows) if rows.iter().all(|row| row[0].as_deref() == Some("t")) => {}
+        _ => canceller.cancel(),
     }
 }

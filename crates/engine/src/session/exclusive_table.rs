@@ -20,7 +20,7 @@ const CAN: &str = "SELECT c.relkind = 'r' AND NOT c.relispartition AND c.relhasi
     AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint k \
         WHERE k.confrelid = c.oid AND k.contype = 'f' AND k.conrelid <> c.oid) \
     AND NOT EXISTS (SELECT FROM pg_catalog.pg_trigger g \
-        WHERE g.tgrelid = c.oid AND g.tgtype & 32 <> 0) \
+        WHERE g.tgrelid = c.oid AND g.tgtype & 32 <> 0), $lists \
     FROM pg_catalog.pg_class c WHERE c.oid = $1::oid";
 
 /// Whether the table could be made private now. Call this within [`in_pg_catalog`].
@@ -31,9 +31,14 @@ const CAN: &str = "SELECT c.relkind = 'r' AND NOT c.relispartition AND c.relhasi
 ///
 /// The connection is lost.
 pub fn can(conn: &mut Conn, table: &TableFacts) -> Result<bool, Error> {
-    let rows = conn.query(CAN, &[Some(&table.oid.to_string())])?;
-    let can = rows.first().is_some_and(|row| row[0].as_deref() == Some("t"));
-    Ok(can && catalog::rows_kept_by(conn, table.oid)?.is_none())
+    let can = CAN.replace("$lists", catalog::LISTS);
+    let rows = conn.query(&can, &[Some(&table.oid.to_string())])?;
+    match rows.first() {
+        Some(row) if row[0].as_deref() == Some("t") => {
+            Ok(catalog::rows_kept_by(conn, table.oid, row[1].as_deref())?.is_none())
+        }
+        _ => Ok(false),
+    }
 }
 
 /// Locks the table for the load alone, if the lock is free and the table can be made private.

@@ -13,7 +13,7 @@ mod window;
 use super::conn::{Conn, Probe};
 use super::deadlock_watch::LaneProcess;
 use super::sequences::KeySequence;
-use super::{statement, transaction};
+use super::{staged, statement, transaction};
 use crate::blame::is_of_circumstances;
 use crate::buffer_pool::BufferPool;
 use crate::encode::{self, Body, Fault, Prepared};
@@ -22,6 +22,7 @@ use crate::input::{lines_of_first, Chunk, Counts, Layout, Part};
 use crate::plan::{Plan, Wire};
 use crate::reject::Rejects;
 use crate::report::Progress;
+use crate::watch::Watch;
 use open::{OpenCopy, SentChunk};
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::binary::Tuples;
@@ -102,6 +103,8 @@ pub struct Lane {
     plan: Arc<Plan>,
     names: Arc<Vec<String>>,
     progress: Arc<Progress>,
+    /// ends waits when the user stops the load
+    watch: Watch,
     open: Option<OpenCopy>,
     window: window::ChunkWindow,
     /// its statistics
@@ -130,7 +133,7 @@ impl Lane {
         conn: Conn,
         plan: Arc<Plan>,
         names: Arc<Vec<String>>,
-        progress: Arc<Progress>,
+        watch: &Watch,
         rejects: Option<Arc<Rejects>>,
     ) -> Lane {
         Lane {
@@ -138,7 +141,8 @@ impl Lane {
             process: LaneProcess::default(),
             plan,
             names,
-            progress,
+            progress: watch.progress.clone(),
+            watch: watch.clone(),
             open: None,
             window: window::ChunkWindow::default(),
             counts: LaneCounts::default(),
@@ -242,15 +246,16 @@ impl Lane {
         self.in_piece = placed.prepared.chunk.part == Part::Piece;
         self.remember(placed, form, pool);
         sent?;
-        if self.in_piece || self.conn.copy_probe()? == Probe::Quiet {
+        // A notice of which only a part has arrived must not end the COPY: see `wire::one_copy`.
+        let quiet = self.in_piece
+            || self.conn.copy_probe()? == Probe::Quiet
+            || self.conn.copy_probe_again()? == Probe::Quiet;
+        if quiet {
             return Ok(());
         }
-        if !self.plan.one_statement {
-            // Probably an error, which is reported when the COPY ends.
-            return self.finish();
-        }
-        if self.conn.copy_probe_again()? == Probe::Suspicious {
-            self.finish()?;
+        // Probably an error, which is reported when the COPY ends.
+        self.finish()?;
+        if self.plan.one_statement {
             // Do not start a second COPY: statement-level triggers would fire again.
             return Err(Error::new("the server sent a message during the COPY"));
         }
@@ -356,6 +361,9 @@ impl Lane {
     /// Adds to an error of the server its place in the file, as far as the server reports one.
     fn located(&self, error: Error, open: &OpenCopy) -> Error {
         if is_of_circumstances(error.sqlstate()) {
+            return error;
+        }
+        if let Some(error) = staged::too_wide(&error, &self.plan) {
             return error;
         }
         let context = error.server().and_then(|s| s.context.clone()).unwrap_or_default();

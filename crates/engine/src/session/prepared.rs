@@ -1,9 +1,10 @@
-//! How prepared transactions end. Ends those on nodes, for a session that has the decision.
+//! How prepared transactions end. Ends those on nodes, for a session that has the decision, and
+//! refuses to wait for those that nobody is about to end.
 
 use super::conn::{quote_literal, Conn};
 use super::transaction::{BEGIN, PAUSE, TRIES};
 use crate::error::Error;
-use crate::ledger;
+use crate::ledger::{self, PREPARED_LANES};
 use std::thread;
 
 /// How a prepared transaction ends.
@@ -53,4 +54,42 @@ pub fn end(conn: &mut Conn, how: End, gid: &str) -> Result<bool, Error> {
         thread::sleep(PAUSE);
     }
     Err(busy.unwrap_or_else(|| Error::defect("a prepared transaction was not looked for")))
+}
+
+/// Refuses to wait for prepared lanes of an earlier load, of any role. They hold locks of the
+/// table, or of its partitions, until `repair` ends them, and other sessions would wait behind this
+/// load. Call this before a wait for a lock that excludes writers.
+///
+/// # Errors
+///
+/// There are such lanes, and their load is gone; or the connection is lost.
+pub fn refuse_to_wait(conn: &mut Conn, oid: u32, table: &str) -> Result<(), Error> {
+    let loads = conn.query(
+        &format!(
+            "SELECT DISTINCT ON (load) load, gid, owner, owner = current_user FROM {PREPARED_LANES} \
+               JOIN pg_catalog.pg_locks x ON x.transactionid = lanes.transaction AND x.pid IS NULL \
+               JOIN pg_catalog.pg_locks k \
+                 ON k.virtualtransaction = x.virtualtransaction AND k.pid IS NULL \
+             WHERE k.relation IN (SELECT $1::oid UNION ALL \
+               SELECT relid::oid FROM pg_catalog.pg_partition_tree($1::oid::regclass)) \
+             ORDER BY load, gid"
+        ),
+        &[Some(&oid.to_string())],
+    )?;
+    for row in loads {
+        let text = |i: usize| row[i].clone().unwrap_or_default();
+        // A load that is about to commit holds the lock of its first transaction.
+        if !ledger::lock(conn, &text(0))? {
+            continue;
+        }
+        let gid = text(1);
+        let message = format!(
+            "an earlier load has not ended: the prepared transaction {gid} holds a lock of {table}"
+        );
+        let own = text(3) == "t";
+        let by = if own { String::new() } else { format!(" as the role {}", text(2)) };
+        return Err(Error::new(message)
+            .with_hint(format!("run pgsluice repair{by}: it ends the prepared transaction")));
+    }
+    Ok(())
 }

@@ -13,9 +13,11 @@ pub(super) const GENERAL: &str =
 /// The first major version of libpq that supports `sslrootcert=system`.
 const SYSTEM_ROOTS: u32 = 16;
 
-/// The texts that identify a cause, whether another attempt may help, and the hint. The first match
-/// counts, so detailed causes come before more general ones.
-const CAUSES: [(&[&str], bool, &str); 24] = [
+/// The texts that identify a cause, whether another attempt may help, and the hint. In a text, `*`
+/// stands for a name. The first match counts, so detailed causes come before more general ones. The
+/// message also has the names of the host, the database and the role, so no text should be a word
+/// that occurs in names.
+const CAUSES: [(&[&str], bool, &str); 31] = [
     (
         &["could not translate host name", "Name or service not known"],
         true,
@@ -58,6 +60,11 @@ const CAUSES: [(&[&str], bool, &str); 24] = [
         &["requires a valid client certificate", "certificate authentication failed"],
         false,
         "the server requires a client certificate: sslcert=FILE and sslkey=FILE",
+    ),
+    (
+        &["authentication failed for user"],
+        false,
+        "the server does not accept the user's password or token: it may be wrong or have expired",
     ),
     (
         &["too many clients", "connection slots are reserved", "too many connections"],
@@ -114,17 +121,48 @@ const CAUSES: [(&[&str], bool, &str); 24] = [
         "the server does not support TLS: sslmode=prefer or disable connects without it, unencrypted",
     ),
     (
-        &["alert", "SSL error", "SSL SYSCALL"],
+        &["SSL SYSCALL error"],
+        true,
+        "the connection was cut while TLS began: try again in a moment; a proxy or a firewall may \
+         not let TLS through",
+    ),
+    (
+        &["SSL error"],
         false,
         "TLS failed: check sslcert, sslrootcert and the TLS versions that the server takes",
     ),
     (
-        &["database \""],
+        &["permission denied for database"],
+        false,
+        "the role may not connect to the database: its owner can GRANT CONNECT ON DATABASE",
+    ),
+    (
+        &["database \"*\" is not currently accepting connections"],
+        false,
+        "the database allows no connections: ALTER DATABASE ... ALLOW_CONNECTIONS true changes it",
+    ),
+    (
+        &["cannot connect to invalid database"],
+        false,
+        "a DROP DATABASE was interrupted, and the database must be dropped: name another one",
+    ),
+    (
+        &["database \"*\" does not exist"],
         false,
         "the database does not exist: check the name after the last / of the URL; psql -l lists them",
     ),
     (
-        &["role \""],
+        &["is not permitted to log in"],
+        false,
+        "log in as a member of the role, and set it by options='-c role=NAME' in the target",
+    ),
+    (
+        &["permission denied to set role"],
+        false,
+        "the target or PGOPTIONS sets a role of which the user is no member: GRANT it to the user",
+    ),
+    (
+        &["role \"*\" does not exist"],
         false,
         "the role does not exist: name another one in the target (user@host, or user=…)",
     ),
@@ -158,7 +196,9 @@ pub(super) fn refused(said: &str, libpq: u32) -> Error {
     // Lines that begin with a tab are libpq's own hints.
     let lines: Vec<&str> = said.trim().lines().filter(|l| !l.starts_with('\t')).collect();
     let error = Error::new(lines.join("\n"));
-    let found = CAUSES.iter().find(|(needles, ..)| needles.iter().any(|n| said.contains(n)));
+    let found = CAUSES.iter().find(|(needles, ..)| {
+        said.lines().any(|line| needles.iter().any(|needle| has(line, needle)))
+    });
     match found {
         Some((_, _, "")) => error.with_hint(system_roots(libpq)),
         Some((_, again, hint)) => {
@@ -168,6 +208,11 @@ pub(super) fn refused(said: &str, libpq: u32) -> Error {
         None if !said.contains("connection to server") => error.with_hint(GENERAL),
         None => error.of_kind(Kind::Connection).with_hint(GENERAL),
     }
+}
+
+/// Whether a line has the parts of a text before, between and after each `*`, in this order.
+fn has(line: &str, needle: &str) -> bool {
+    needle.split('*').try_fold(line, |rest, part| Some(rest.split_once(part)?.1)).is_some()
 }
 
 fn system_roots(libpq: u32) -> String {
@@ -197,8 +242,20 @@ mod tests {
             ("fe_sendauth: no password supplied", "requires a password", Kind::Failed),
             ("channel binding required, but SSL not in use", "channel_binding", Kind::Failed),
             ("FATAL:  no pg_hba.conf entry for host", "pg_hba.conf", Kind::Failed),
-            ("FATAL:  database \"x\" does not exist", "database", Kind::Failed),
+            ("FATAL:  database \"x\" does not exist", "does not exist", Kind::Failed),
+            ("FATAL:  permission denied for database \"x\"", "GRANT CONNECT", Kind::Failed),
+            (
+                "FATAL:  database \"x\" is not currently accepting connections",
+                "ALLOW_CONNECTIONS",
+                Kind::Failed,
+            ),
+            ("FATAL:  cannot connect to invalid database \"x\"", "dropped", Kind::Failed),
             ("FATAL:  role \"x\" does not exist", "user", Kind::Failed),
+            ("FATAL:  role \"x\" is not permitted to log in", "as a member", Kind::Failed),
+            ("FATAL:  permission denied to set role \"x\"", "GRANT it", Kind::Failed),
+            ("FATAL:  PAM authentication failed for user \"u\"", "expired", Kind::Failed),
+            ("SSL SYSCALL error: EOF detected", "try again", Kind::Connection),
+            ("SSL error: tlsv1 alert protocol version", "TLS failed", Kind::Failed),
             ("FATAL:  sorry, too many clients already", "free connection", Kind::Connection),
             ("FATAL:  the database system is starting up", "not ready", Kind::Connection),
             ("SSL error: certificate verify failed", "not signed", Kind::Failed),
@@ -219,6 +276,10 @@ mod tests {
             assert_eq!(error.kind(), kind, "{said}");
             assert!(!error.message().contains('\n'), "{said}");
         }
+        let there = to.replace("\"h\"", "\"alerts-db.internal\"");
+        let refusal = refused(&format!("{there}Connection refused\n"), 0);
+        assert_eq!(refusal.kind(), Kind::Connection);
+        assert!(refusal.hint().unwrap().contains("listens"), "{:?}", refusal.hint());
         let dns = "could not translate host name \"nohost\" to address: Name or service not known";
         assert!(refused(dns, 0).hint().unwrap().contains("DNS"));
     }

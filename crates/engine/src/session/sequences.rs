@@ -25,6 +25,8 @@ pub(crate) struct KeySequence {
     increment: i64,
     least: i64,
     greatest: i64,
+    /// a session draws several numbers at once and keeps those that it does not need yet
+    cached: bool,
     may_move: bool,
     may_read: bool,
     /// an index finds the farthest key
@@ -57,15 +59,18 @@ impl KeySequence {
         }
     }
 
-    /// The statement that moves it past a key, if it is behind that. If it is, the result is one row:
-    /// the number that it has then, or NULL if it ends before the key.
+    /// The statements that move it past a key, if it is behind that. If it is, the last one returns
+    /// one row: the number that it has then, or NULL if it ends before the key.
     pub(crate) fn past(&self, key: i128) -> String {
         let KeySequence { name, increment: step, least, greatest, .. } = self;
         let literal = quote_literal(name);
         // Move by whole steps, so that a sequence that counts by tens keeps its last digit.
         let (whole, target) = (step - step.signum(), format!("number + steps * {step}::numeric"));
+        // nextval would first give what the session has kept, and leave the sequence where it is. A
+        // session of a pooler may have kept numbers before the load.
+        let fresh = if self.cached { "DISCARD SEQUENCES; " } else { "" };
         format!(
-            "SELECT CASE WHEN {target} NOT BETWEEN {least}::numeric AND {greatest}::numeric THEN NULL \
+            "{fresh}SELECT CASE WHEN {target} NOT BETWEEN {least}::numeric AND {greatest}::numeric THEN NULL \
                WHEN steps <= {DRAWN}::numeric \
                  THEN (SELECT pg_catalog.max(pg_catalog.nextval({literal}::regclass)) \
                    FROM pg_catalog.generate_series(1, steps::int + (NOT is_called)::int)) \

@@ -28,7 +28,9 @@ SELECT json_build_object(
   'increment', q.seqincrement,
   'least', q.seqmin,
   'greatest', q.seqmax,
-  'may_move', has_sequence_privilege(s.oid, 'UPDATE') AND has_sequence_privilege(s.oid, 'SELECT'),
+  'cached', q.seqcache > 1,
+  'may_move', has_schema_privilege(n.oid, 'USAGE') AND has_sequence_privilege(s.oid, 'UPDATE')
+    AND has_sequence_privilege(s.oid, 'SELECT'),
   'as_sent', NOT EXISTS (
     SELECT FROM pg_trigger g WHERE g.tgenabled <> 'D'
       AND g.tgtype & 7 = 7 -- TRIGGER_TYPE_ROW, TRIGGER_TYPE_BEFORE, TRIGGER_TYPE_INSERT

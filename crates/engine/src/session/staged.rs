@@ -7,7 +7,7 @@ use crate::blame::{is_of_a_literal, is_of_a_policy, may_be_of_a_record, of_condi
 use crate::error::{shown, Error, Place};
 use crate::facts::TableFacts;
 use crate::options::TargetOptions;
-use crate::plan::{cast, Landing, Plan};
+use crate::plan::{cast, without_landing, Landing, Plan};
 use crate::quote::quote_ident;
 use crate::rewrite::{self, Value};
 use crate::text::text;
@@ -39,6 +39,18 @@ pub fn read_expressions(
         })?;
     }
     Ok(())
+}
+
+/// If the landing table cannot hold a row, returns the error with a hint. No record is at fault: as
+/// text, a value may take more bytes than in the table. So nothing may be rejected for it.
+pub fn too_wide(error: &Error, plan: &Plan) -> Option<Error> {
+    let (landing, says) = (plan.landing.as_ref()?, error.server()?);
+    // The table itself may raise the same error for a record, but then no COPY is in the context.
+    let of_landing = |line: &str| statement::place_in(line, &landing.relation, &[]).is_some();
+    let too_big = says.sqlstate == "54000"
+        && says.function.as_deref() == Some("RelationGetBufferForTuple")
+        && says.context.as_deref()?.lines().any(of_landing);
+    too_big.then(|| error.clone().with_hint(without_landing(landing.has_expressions())))
 }
 
 /// Makes the server parse the condition before the first row. The landing table must exist.

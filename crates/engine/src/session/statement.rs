@@ -112,6 +112,8 @@ pub enum NoInsert {
     Malformed(Malformed),
     /// a value is not valid in the encoding
     Encoding(String),
+    /// it has the marker of a default for this column, which has none
+    NoDefault(String),
 }
 
 /// An INSERT to which rows are added.
@@ -168,6 +170,10 @@ impl Insert {
             }
             match (value, &escapes) {
                 (Value::Null, _) => row.push_str("NULL"),
+                // DEFAULT would be NULL. COPY does not accept the marker.
+                (Value::Default, _) if !plan.defaults[i] => {
+                    return Err(NoInsert::NoDefault(plan.columns[i].clone()));
+                }
                 (Value::Default, _) => row.push_str("DEFAULT"),
                 (Value::Text(text), Some(escapes)) => {
                     row.push_str(&plan.read(i, escapes.literal(i, text)?));

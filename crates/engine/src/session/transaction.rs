@@ -1,20 +1,22 @@
 //! The transaction of the load: how it begins and ends, and what it does besides loading rows.
 
 use super::catalog;
-use super::conn::Conn;
+use super::conn::{quote_literal, Conn};
 use super::create;
 use super::exclusive_table;
+use super::prepared::refuse_to_wait;
 use super::unchanged;
 use crate::error::{Error, Kind};
-use crate::facts::{NewTable, ServerFacts, TableFacts};
+use crate::facts::{NewTable, Purpose, ServerFacts, TableFacts};
 use crate::input::Reader;
 use crate::once::parts::mark_session;
 use crate::options::{Create, FileFormat, Indexes, Method, Options, TargetOptions};
 use crate::plan::locks::locked_first;
 use crate::plan::INDEX_BUILD;
 use crate::text::text;
+use crate::watch::Watch;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the server is queried for the outcome of a transaction whose connection was lost, and
 /// the pause between: one minute in total. On a busy machine, its process may notice the loss late.
@@ -23,7 +25,7 @@ pub(super) const TRIES: u32 = 600;
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 /// Begins a transaction that may write, whatever the default of the role or the database is, and in
-/// which each statement sees what was committed before it.
+/// which each statement sees what was committed before it. See [`refuse_read_only`].
 pub const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
 /// Begins the transaction. Settings are local to it, so that a connection of a pooler is returned
@@ -33,11 +35,14 @@ pub const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 ///
 /// The server rejects a setting, or the connection is lost.
 pub fn begin(conn: &mut Conn, options: &Options) -> Result<(), Error> {
-    conn.exec(BEGIN)?;
-    set(conn, "client_encoding", "UTF8")?;
-    for (name, value) in crate::plan::settings(options, conn.server_version() / 10_000) {
-        set(conn, &name, &value)?;
-    }
+    let mut settings = vec![("client_encoding".to_owned(), "UTF8".to_owned())];
+    settings.extend(crate::plan::settings(options, conn.server_version() / 10_000));
+    let local = |(name, value): &(String, String)| {
+        format!("pg_catalog.set_config({}, {}, true)", quote_literal(name), quote_literal(value))
+    };
+    let locals: Vec<String> = settings.iter().map(local).collect();
+    // One message, since each costs a round trip.
+    conn.exec(&format!("{BEGIN}; SELECT {}", locals.join(", ")))?;
     if options.rejects.is_some() {
         // A violation that is found only at the commit could not be assigned to its record.
         check_deferred(conn)?;
@@ -123,9 +128,37 @@ pub fn leave(conn: &mut Conn) -> Result<(), Error> {
     Ok(())
 }
 
+/// Refuses to write if transactions are read-only by default on the whole server, as COPY does.
+/// Managed services set that when the disk is nearly full, and [`BEGIN`] overrides it. A load looks
+/// once, before it changes anything.
+///
+/// # Errors
+///
+/// They are, or the connection is lost.
+pub fn refuse_read_only(conn: &mut Conn) -> Result<(), Error> {
+    let rows = conn.exec(&format!("SELECT {}", catalog::READ_ONLY))?;
+    match rows[0][0].as_deref() {
+        Some("t") => Err(read_only()),
+        _ => Ok(()),
+    }
+}
+
+fn read_only() -> Error {
+    Error::new("the server is read-only by default").with_hint(
+        "its operator, or a service whose disk is nearly full, has set \
+         default_transaction_read_only; options='-c default_transaction_read_only=off' in the \
+         target overrides that",
+    )
+}
+
 /// Precedes each statement that is a separate transaction: its commit does not wait for the disk.
 /// The setting is local to the transaction, so that a connection of a pooler is returned unchanged.
 pub const NO_WAIT: &str = "SET LOCAL synchronous_commit = off; ";
+
+/// Precedes a statement about sessions of loads, which then runs as the role that has logged in: a
+/// role that is set for the rows, by default or by the target, may neither see what these sessions
+/// wait for nor end them. It is local to the transaction.
+pub const AS_LOGGED_IN: &str = "SET LOCAL ROLE NONE; ";
 
 /// For a transaction with a record that others rely on: its commit waits for the disk, whatever the
 /// default of the role or the database is.
@@ -150,18 +183,23 @@ pub fn await_disk(conn: &mut Conn) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// The table does not exist (with `create`: it exists), the role may not lock it, the server's
-/// version or the encoding is not supported, or the connection is lost.
+/// The table does not exist (with `create`: it exists), the role may not lock it, prepared lanes of
+/// a load that is gone hold locks of it, the server's version or the encoding is not supported, a
+/// load would write to a server that is read-only by default, or the connection is lost.
 pub fn inspect(
     conn: &mut Conn,
     reader: &Reader,
     options: &Options,
+    purpose: &Purpose,
     lock: bool,
 ) -> Result<(ServerFacts, TableFacts, Option<NewTable>), Error> {
     let mut server = catalog::server(conn)?;
     if server.major() < 15 {
         return Err(Error::new(format!("the server is PostgreSQL {}", server.major()))
             .with_hint("pgsluice works with PostgreSQL 15 and later"));
+    }
+    if server.read_only && matches!(purpose, Purpose::Load) {
+        return Err(read_only());
     }
     let target = &options.target;
     if matches!(target.method, Method::Auto | Method::Extension) {
@@ -213,7 +251,10 @@ pub fn inspect(
 /// Locks the table, so that the facts about it stay valid until the load ends.
 fn lock_table(conn: &mut Conn, table: &TableFacts, target: &TargetOptions) -> Result<(), Error> {
     let statement = match locked_first(table, target) {
-        true => format!("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE", table.sql),
+        true => {
+            refuse_to_wait(conn, table.oid, &table.sql)?;
+            format!("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE", table.sql)
+        }
         false => table.shared_lock(),
     };
     conn.exec(&statement)?;
@@ -259,18 +300,20 @@ pub fn wal_position(conn: &mut Conn) -> Option<u64> {
 pub(crate) type IsThere<'a> = dyn Fn(&mut Conn, &str) -> Result<bool, Error> + 'a;
 
 /// Commits. If the connection is lost during COMMIT, a new connection queries the outcome of the
-/// transaction.
+/// transaction. If the server cannot be reached, it may be restarting, and is asked again for a
+/// minute, or until the user stops the load.
 ///
 /// # Errors
 ///
 /// The transaction is rolled back, or its outcome is unknown.
-pub fn commit(conn: &mut Conn, url: &str) -> Result<(), Error> {
-    commit_if(conn, url, None)
+pub fn commit(conn: &mut Conn, url: &str, watch: &Watch) -> Result<(), Error> {
+    commit_if(conn, url, watch, None)
 }
 
 /// As [`commit`], for a transaction that has recorded what it did. After a failover to a standby
 /// that lagged, the server may lack the transaction, and another session may have used its ID and
-/// committed. Only its rows show that it is committed.
+/// committed. Only its rows show that it is committed. This does not wait for a server that cannot
+/// be reached: the next load finds out.
 ///
 /// # Errors
 ///
@@ -278,20 +321,30 @@ pub fn commit(conn: &mut Conn, url: &str) -> Result<(), Error> {
 pub(crate) fn commit_recorded(
     conn: &mut Conn,
     url: &str,
+    watch: &Watch,
     is_there: &IsThere<'_>,
 ) -> Result<(), Error> {
-    commit_if(conn, url, Some(is_there))
+    commit_if(conn, url, watch, Some(is_there))
 }
 
-fn commit_if(conn: &mut Conn, url: &str, is_there: Option<&IsThere<'_>>) -> Result<(), Error> {
-    let rows = conn.exec("SELECT pg_current_xact_id_if_assigned()")?;
-    let xid = rows.first().and_then(|r| r[0].clone());
+/// Precedes COMMIT: the transaction's ID, and the server's start and the current time in seconds.
+const BEFORE_COMMIT: &str = "SELECT pg_current_xact_id_if_assigned(), \
+    extract(epoch FROM pg_catalog.pg_postmaster_start_time()), \
+    extract(epoch FROM pg_catalog.clock_timestamp())";
+
+fn commit_if(
+    conn: &mut Conn,
+    url: &str,
+    watch: &Watch,
+    is_there: Option<&IsThere<'_>>,
+) -> Result<(), Error> {
+    let before = conn.exec(BEFORE_COMMIT)?.pop().unwrap_or_default();
     let Err(error) = conn.exec("COMMIT") else { return Ok(()) };
     // A server that ends the session, or a pooler that has lost it, may have sent an SQLSTATE.
     if error.kind() != Kind::Connection {
         return Err(error);
     }
-    let Some(xid) = xid else { return Err(error) };
+    let Some(xid) = before.first().cloned().flatten() else { return Err(error) };
     let unknown = Error::new(format!(
         "the connection was lost during COMMIT, and the outcome is unknown: {}",
         error.message().plain()
@@ -299,16 +352,25 @@ fn commit_if(conn: &mut Conn, url: &str, is_there: Option<&IsThere<'_>>) -> Resu
     .of_kind(Kind::Connection)
     .with_changed("perhaps: the rows of this transaction")
     .with_hint(format!("ask the server: SELECT pg_xact_status('{xid}')"));
-    for _ in 0..TRIES {
-        let Ok(mut again) = Conn::open(url) else { return Err(unknown) };
-        let status = status_of(&mut again, &xid).ok().flatten();
-        let committed = match (status.as_deref(), is_there) {
+    let until = Instant::now() + PAUSE * TRIES;
+    let mut was_gone = false;
+    loop {
+        let asked = ask(url, watch, &xid);
+        let later = match &asked {
             // The server has not detected yet that its client is gone.
-            (Some("in progress"), _) => {
-                thread::sleep(PAUSE);
-                continue;
-            }
+            Ok((_, status)) => status.as_deref() == Some("in progress"),
+            Err(failed) => failed.kind() == Kind::Connection && is_there.is_none(),
+        };
+        was_gone |= asked.is_err();
+        if later && !watch.stop.is_set() && Instant::now() < until {
+            thread::sleep(PAUSE);
+            continue;
+        }
+        let Ok((mut again, status)) = asked else { return Err(unknown) };
+        let committed = match (status.as_deref(), is_there) {
+            (Some("in progress"), _) => None,
             (_, Some(is_there)) => is_there(&mut again, &xid).ok(),
+            (Some("committed"), None) if was_gone && !is_own(&mut again, &before) => None,
             (status, None) => status.map(|status| status == "committed"),
         };
         return match committed {
@@ -321,7 +383,40 @@ fn commit_if(conn: &mut Conn, url: &str, is_there: Option<&IsThere<'_>>) -> Resu
             None => Err(unknown),
         };
     }
-    Err(unknown)
+}
+
+/// Queries the status of a transaction over a new connection, which is returned. The status is
+/// `None` if the server does not report it.
+fn ask(url: &str, watch: &Watch, xid: &str) -> Result<(Conn, Option<String>), Error> {
+    let target = url.to_owned();
+    let mut conn = watch.until_stopped(move || Conn::open(&target))?;
+    match status_of(&mut conn, xid) {
+        Err(error) if error.kind() == Kind::Connection => Err(error),
+        status => Ok((conn, status.ok().flatten())),
+    }
+}
+
+/// Whether the ID is still that of the transaction which was to be committed, after the server could
+/// not be reached. `before` is the row of [`BEFORE_COMMIT`].
+///
+/// Another transaction gets the ID if the server has crashed before anything of the first one was on
+/// disk, or if a standby has taken over without it. So the server must be the same one, or have been
+/// started after that query; a standby was started before. And its latest checkpoint must know the
+/// ID. On the same server, it may also be older than the query: a recovery ends with a checkpoint.
+fn is_own(conn: &mut Conn, before: &[Option<String>]) -> bool {
+    let before: Vec<Option<&str>> = before.iter().map(Option::as_deref).collect();
+    let rows = conn.query(
+        "SELECT FROM (SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time()) AS started, \
+             extract(epoch FROM c.checkpoint_time) AS checked, \
+             pg_catalog.split_part(c.next_xid, ':', 1)::bigint * 4294967296 \
+               + pg_catalog.split_part(c.next_xid, ':', 2)::bigint > $1::bigint AS known \
+           FROM pg_catalog.pg_control_checkpoint() c) s \
+         WHERE NOT pg_catalog.pg_is_in_recovery() \
+           AND (started = $2::numeric AND (known OR checked < $3::numeric - 1.0) \
+             OR started > $3::numeric AND known)",
+        &before,
+    );
+    rows.is_ok_and(|rows| !rows.is_empty())
 }
 
 /// The error for a transaction that is not rolled back and that the server lacks.

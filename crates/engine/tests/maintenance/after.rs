@@ -58,6 +58,23 @@ fn sequences_pass_the_keys_and_never_go_back() {
     }
 }
 
+/// With CACHE, a session that has drawn before, such as a pooler's, has numbers left. The sequence
+/// passes the keys all the same, and another session draws a number after them.
+#[test]
+fn sequences_with_cache_pass_the_keys() {
+    for server in servers().iter() {
+        let url = database(server);
+        let (mut conn, mut other) = (Conn::open(&url).unwrap(), Conn::open(&url).unwrap());
+        conn.exec(
+            "CREATE SEQUENCE s CACHE 50; CREATE TABLE c (id int DEFAULT nextval('s')); \
+             INSERT INTO c SELECT nextval('s'); INSERT INTO c VALUES (60)",
+        )
+        .unwrap();
+        assert_eq!(next_after(&mut conn, "c", "id", "s"), "61");
+        assert_eq!(one(&mut other, "SELECT nextval('s')"), "101");
+    }
+}
+
 /// Rows that are loaded directly into a partition move the sequences of its parents: an identity
 /// belongs to the topmost table, and a partition that was attached has no default.
 #[test]

@@ -3,7 +3,7 @@
 
 use crate::cluster::*;
 use pgsluice_engine::internals::ledger;
-use pgsluice_engine::internals::maintenance::{put_back_committed, put_back_until, take_down};
+use pgsluice_engine::internals::maintenance::{put_back_committed, take_down};
 use pgsluice_engine::internals::maintenance::{Course, Outcome, Request};
 use pgsluice_engine::internals::Conn;
 use pgsluice_engine::{Error, Kind};
@@ -25,7 +25,7 @@ fn put_all_back(url: &str) -> Vec<Outcome> {
     let mut conn = Conn::open(url).unwrap();
     let (entries, _) = ledger::still_down(&mut conn).unwrap();
     let open = || Conn::open(url);
-    entries.iter().flat_map(|e| put_back_committed(&open, 2, e, None).unwrap()).collect()
+    entries.iter().flat_map(|e| put_back_committed(&open, 2, e, None, &|| false).unwrap()).collect()
 }
 
 /// Everything that was taken down is put back from the ledger, under any search_path, and the
@@ -96,7 +96,7 @@ fn a_renamed_table_is_refused_and_a_dropped_one_settled() {
     conn.exec(&format!("ALTER TABLE {TABLE} RENAME TO other")).unwrap();
     let (entries, _) = ledger::still_down(&mut conn).unwrap();
     let open = || Conn::open(&url);
-    let error = put_back_committed(&open, 2, &entries[0], None).unwrap_err();
+    let error = put_back_committed(&open, 2, &entries[0], None, &|| false).unwrap_err();
     assert_eq!(
         error.message(),
         "the table \"Odd Schema\".\"My Table\" is now called \"Odd Schema\".other, \
@@ -118,7 +118,8 @@ fn a_table_of_a_restored_dump_is_refused() {
     let before = still_down(&mut conn);
     conn.exec("UPDATE pgsluice_loads.taken_down SET relation = 4000000000").unwrap();
     let (entries, _) = ledger::still_down(&mut conn).unwrap();
-    let error = put_back_committed(&|| Conn::open(&url), 2, &entries[0], None).unwrap_err();
+    let error =
+        put_back_committed(&|| Conn::open(&url), 2, &entries[0], None, &|| false).unwrap_err();
     assert!(error.message().contains("restored from a dump"), "{error}");
     assert_eq!(still_down(&mut conn), before);
 }
@@ -243,7 +244,7 @@ fn one_connection_builds_everything() {
         0 => Conn::open(&url),
         _ => Err(pgsluice_engine::Error::new("no connection is left")),
     };
-    let outcomes = put_back_committed(&open, 3, &entries[0], None).unwrap();
+    let outcomes = put_back_committed(&open, 3, &entries[0], None, &|| false).unwrap();
     assert!(outcomes.iter().all(|(_, r)| r.is_ok()), "{outcomes:?}");
     assert!(opened.load(Ordering::Relaxed) > 1, "it tried to open others");
     assert_same(&before, &snapshot(&mut conn, oid));
@@ -265,7 +266,7 @@ fn nothing_is_begun_after_a_stop() {
     let begun = AtomicU32::new(0);
     let stopped = || begun.fetch_add(1, Ordering::Relaxed) > 0;
     let open = || Conn::open(&url);
-    let outcomes = put_back_until(&open, 1, &entries[0], None, &stopped).unwrap();
+    let outcomes = put_back_committed(&open, 1, &entries[0], None, &stopped).unwrap();
     let stopped = |r: &Result<_, Error>| r.as_ref().is_err_and(|e| e.kind() == Kind::Cancelled);
     assert!(outcomes.iter().all(|(_, r)| stopped(r)), "{outcomes:?}");
     assert_eq!((outcomes.len(), still_down(&mut conn)), (down, down));
@@ -310,7 +311,7 @@ fn a_lost_connection_costs_only_its_own_build() {
             }
             Ok(conn)
         };
-        let outcomes = put_back_committed(&open, 2, &entries[0], None).unwrap();
+        let outcomes = put_back_committed(&open, 2, &entries[0], None, &|| false).unwrap();
         let failed = outcomes.iter().filter(|(_, r)| r.is_err()).count();
         assert_eq!((outcomes.len(), failed), (5, 1), "{outcomes:?}");
         conn.exec("DROP EVENT TRIGGER die").unwrap();
@@ -374,7 +375,7 @@ fn a_server_killed_at_any_moment_loses_nothing() {
                     return Ok(());
                 }
                 let open = || Conn::open(&url);
-                put_back_committed(&open, 2, &taken.entry, None).map(drop)
+                put_back_committed(&open, 2, &taken.entry, None, &|| false).map(drop)
             }
         });
         sleep(Duration::from_millis(10 + 45 * round));

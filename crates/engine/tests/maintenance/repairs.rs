@@ -6,6 +6,7 @@ use pgsluice_engine::internals::ledger;
 use pgsluice_engine::internals::maintenance::{take_down, TakenDown};
 use pgsluice_engine::internals::Conn;
 use pgsluice_engine::repair::repair;
+use pgsluice_pgserver::Server;
 
 fn left_down(conn: &mut Conn, oid: u32) -> TakenDown {
     let ledger = ledger::ensure(conn).unwrap();
@@ -67,14 +68,10 @@ fn a_load_at_work_is_left_alone() {
     assert_eq!(still_down(&mut conn), 0);
 }
 
-/// `repair` does not run statements that another role has recorded. It says which role took the
-/// object down.
-#[test]
-fn repair_names_the_role_that_took_an_object_down() {
-    let servers = servers();
-    let server = servers.last().unwrap();
+/// A database with a ledger and a table `theirs.own` of this role; returns its URL, and that of the
+/// role.
+fn of_another_role(server: &Server, role: &str) -> (String, String, Conn) {
     let (url, mut admin) = zoo(server);
-    let role = format!("other_{}", std::process::id());
     ledger::ensure(&mut admin).unwrap();
     admin
         .exec(&format!(
@@ -83,6 +80,16 @@ fn repair_names_the_role_that_took_an_object_down() {
         ))
         .unwrap();
     let their_url = format!("{url}&user={role}");
+    (url, their_url, admin)
+}
+
+/// `repair` does not run statements that another role has recorded. It says which role took the
+/// object down.
+#[test]
+fn repair_names_the_role_that_took_an_object_down() {
+    let servers = servers();
+    let role = format!("other_{}", std::process::id());
+    let (url, their_url, mut admin) = of_another_role(servers.last().unwrap(), &role);
     let mut conn = Conn::open(&their_url).unwrap();
     let own = oid(&mut conn, "theirs.own");
     left_down(&mut conn, own);
@@ -97,8 +104,52 @@ fn repair_names_the_role_that_took_an_object_down() {
     admin.exec(&format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}")).unwrap();
 }
 
+/// What a running load of another role has down is left to it, and is not missing.
+#[test]
+fn a_load_of_another_role_at_work_is_left_alone() {
+    let servers = servers();
+    let role = format!("at_work_{}", std::process::id());
+    let (url, their_url, mut admin) = of_another_role(servers.last().unwrap(), &role);
+    let mut conn = Conn::open(&their_url).unwrap();
+    let own = oid(&mut conn, "theirs.own");
+    let taken = left_down(&mut conn, own);
+    conn.exec("BEGIN").unwrap();
+    assert!(ledger::lock(&mut conn, &taken.entry.load).unwrap());
+    let report = repair(&url, 2, &[]).unwrap();
+    assert_eq!((report.running, report.others.len()), (vec!["theirs.own".to_string()], 0));
+    conn.exec("COMMIT").unwrap();
+    let report = repair(&url, 2, &[]).unwrap();
+    assert_eq!((report.running.len(), report.others.len()), (0, 1));
+    drop(conn);
+    admin.exec(&format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}")).unwrap();
+}
+
+/// Any role may insert rows about any table, and about none. They count only if the role may load
+/// into the table.
+#[test]
+fn rows_of_roles_that_may_not_load_are_not_reported() {
+    let servers = servers();
+    let (url, mut admin) = zoo(servers.last().unwrap());
+    ledger::ensure(&mut admin).unwrap();
+    let role = format!("clerk_{}", std::process::id());
+    admin.exec(&format!("CREATE TABLE t (a int); CREATE ROLE {role}; SET ROLE {role}")).unwrap();
+    for table in [oid(&mut admin, "t"), 4_000_000_000] {
+        let insert = "INSERT INTO pgsluice_loads.taken_down \
+              (load, relation, relation_name, object, choice, search_path) \
+            VALUES (gen_random_uuid(), $1::oid, 't', 'index i', '{}', '')";
+        admin.query(insert, &[Some(&table.to_string())]).unwrap();
+    }
+    admin.exec("RESET ROLE").unwrap();
+    assert_eq!(repair(&url, 2, &[]).unwrap().others, Vec::<String>::new());
+    admin.exec(&format!("GRANT INSERT (a) ON t TO {role}")).unwrap();
+    let told = format!("index i of t (taken down by {role})");
+    assert_eq!(repair(&url, 2, &[]).unwrap().others, [told]);
+    admin.exec(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).unwrap();
+}
+
 /// The loader has died during a two-phase commit. `repair` rolls back all lanes if the first one
-/// was not committed, and otherwise commits all. It leaves a running load alone.
+/// was not committed, and otherwise commits all. It leaves a running load alone. Its own transactions
+/// may be idle for longer than the role's.
 #[test]
 fn prepared_lanes_follow_the_first() {
     let installation = each_major().pop().unwrap();
@@ -124,7 +175,8 @@ fn prepared_lanes_follow_the_first() {
         if committed {
             conn.exec(&format!("COMMIT PREPARED 'pgsluice_{xid}_0'")).unwrap();
         }
-        let report = repair(&url, 2, &[]).unwrap();
+        let idle = format!("{url}&options=-c%20idle_in_transaction_session_timeout%3D1");
+        let report = repair(&idle, 2, &[]).unwrap();
         assert_eq!(report.lanes.len(), if committed { 1 } else { 2 }, "{report:?}");
         assert_eq!(one(&mut conn, "SELECT count(*) FROM pg_prepared_xacts"), "0");
         let rows = if committed { "2" } else { "0" };

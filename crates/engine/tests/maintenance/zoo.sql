@@ -2,7 +2,7 @@
 -- it can bear.
 CREATE SCHEMA "Odd Schema";
 SET search_path = "Odd Schema", public;
-CREATE FUNCTION shout(text) RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT upper($1)';
+CREATE FUNCTION shout(text) RETURNS text IMMUTABLE LANGUAGE sql RETURN upper($1);
 CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS
   $$BEGIN INSERT INTO "Odd Schema".fired VALUES (TG_NAME); RETURN NEW; END$$;
 CREATE TABLE fired (name text);

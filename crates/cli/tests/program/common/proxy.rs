@@ -36,6 +36,8 @@ struct Trap {
     shut: bool,
     /// wait for it only on connections that have sent rows
     after_rows: bool,
+    /// pass on requests to cancel
+    cancels: bool,
     /// the socket of the server for later connections
     other: Option<String>,
 }
@@ -72,7 +74,8 @@ impl Proxy {
         let listener = TcpListener::bind((address, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let statement = statement.as_bytes();
-        let trap = Trap { statement, pass, fate, shut, after_rows: false, other: None };
+        let (after_rows, cancels, other) = (false, true, None);
+        let trap = Trap { statement, pass, fate, shut, after_rows, cancels, other };
         let trap = Arc::new(Mutex::new(trap));
         let sprung = Arc::new(AtomicBool::new(false));
         let proxy = Proxy { address, sprung: sprung.clone(), trap: trap.clone() };
@@ -111,6 +114,17 @@ impl Proxy {
         self
     }
 
+    /// The same proxy, which drops requests to cancel.
+    pub fn without_cancels(self) -> Proxy {
+        self.trap.lock().unwrap().cancels = false;
+        self
+    }
+
+    /// Accepts connections again.
+    pub fn reopen(&self) {
+        self.trap.lock().unwrap().shut = false;
+    }
+
     /// Sets the server that takes over the address.
     pub fn fail_over_to(&self, server: &Server) {
         let host = server.socket_dir().to_str().unwrap().to_owned();
@@ -147,6 +161,9 @@ impl Proxy {
     }
 }
 
+/// A request to cancel has this code after its length.
+const CANCEL: [u8; 4] = 80_877_102_u32.to_be_bytes();
+
 fn socket(folder: String) -> String {
     format!("{folder}/.s.PGSQL.5432")
 }
@@ -172,6 +189,9 @@ fn requests(
     let mut rows = false;
     while let Ok(n @ 1..) = client.read(&mut buffer) {
         let bytes = &buffer[..n];
+        if bytes.get(4..8) == Some(&CANCEL[..]) && !trap.lock().unwrap().cancels {
+            break;
+        }
         rows |= is_query(bytes, b"COPY ");
         match springs(bytes, rows, trap, sprung) {
             None | Some(Fate::Note) => {}

@@ -3,6 +3,7 @@
 //! and persistence as before.
 
 mod commit;
+mod outcome;
 mod prepared;
 mod underway;
 

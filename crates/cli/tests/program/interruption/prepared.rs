@@ -138,6 +138,38 @@ fn an_index_is_left_to_repair_if_lanes_stay_prepared() {
     assert_eq!(left(&mut world), format!("{ROWS} 0 1"));
 }
 
+/// The loader is killed while lanes are prepared. A load that needs a lock against readers or writers
+/// does not wait for them, and lock others out meanwhile: it fails and names `repair`.
+#[test]
+fn no_load_waits_for_prepared_lanes_of_a_killed_one() {
+    let (mut world, mut child) = prepared();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    world.sql(&format!("SELECT pg_terminate_backend(pid) FROM {WAITS}"));
+    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
+        AND backend_type = 'client backend'";
+    wait_until(|| "a session stays".into(), || world.sql(sessions) == "0");
+    let path = file(&world);
+    let refused = |world: &World, more: &[&str]| {
+        let all = [&["load", &path, "--quiet", "--lock-timeout", "10s"], more].concat();
+        let output = world.run(&all);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{more:?}: {said}");
+        assert!(said.contains("_0 holds a lock of "), "{more:?}: {said}");
+        assert!(said.contains("hint: run pgsluice repair: it ends"), "{more:?}: {said}");
+    };
+    refused(&world, &["--table", "t", "--truncate"]);
+    refused(&world, &["--table", "t", "--method", "lanes", "--lanes", "2", "--triggers", "off"]);
+    world.repair();
+    assert_eq!(left(&mut world), "0 0 1");
+    world.sql(
+        "CREATE TABLE p (id int, k int, b text) PARTITION BY RANGE (id);
+         CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)",
+    );
+    world.sql("BEGIN; LOCK TABLE p1 IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'pgsluice_3_0'");
+    refused(&world, &["--table", "p", "--truncate"]);
+}
+
 /// If Ctrl-C comes while lanes are committed together, the message says which stay prepared and which
 /// index is missing, and that `repair` ends this.
 #[test]

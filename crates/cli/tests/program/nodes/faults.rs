@@ -276,15 +276,29 @@ fn atomic(servers: &mut Servers) {
     }
 }
 
+/// If a node is read-only by default, no node gets rows.
+fn read_only(servers: &mut Servers) {
+    let file = servers.file();
+    servers.nodes[1].restart_with(&[("default_transaction_read_only", "on")]);
+    let ended = servers.run(&file, ONCE);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.said.contains("node n1: the server is read-only by default"), "{ended:?}");
+    servers.nodes[1].restart_with(&[]);
+    servers.has_all_but(&[0, 1, 2], "n1 is read-only");
+    assert_eq!(servers.run(&file, ONCE).loaded("n1 is not read-only any more"), ROWS);
+    servers.has_all("n1 is not read-only any more");
+}
+
 /// With `--atomic`, if a node or the coordinator dies, all rows are loaded or none after `repair`.
 /// With `--once`, a slice that a node lacks is loaded even if the file was renamed, and is refused
 /// if the file or the bound of the partition has changed. Several loads at the same time and a full
-/// node lose and duplicate no row.
+/// node lose and duplicate no row. A node that is read-only by default gets none.
 #[test]
 fn slices_are_known_by_content_and_with_atomic_nothing_stays_of_a_node_that_dies() {
     on_servers(|servers| {
         atomic(servers);
         beside_each_other(servers);
+        read_only(servers);
         recognised(servers);
     });
 }

@@ -316,7 +316,7 @@ fn a_node_that_differs_from_its_partition_is_found_before_the_first_row() {
 }
 
 /// Options that nodes do not support, how the message names them, and words of the hint.
-const NOT_ON_NODES: [(&[&str], &str, &str); 13] = [
+const NOT_ON_NODES: [(&[&str], &str, &str); 14] = [
     (
         &["--once", "--on-error", "reject", "--reject-file", "x"],
         "--on-error reject with --once and without --atomic",
@@ -327,6 +327,7 @@ const NOT_ON_NODES: [(&[&str], &str, &str); 13] = [
     (&["--create"], "--create", "create the partitioned table"),
     (&["--where", "a > 0"], "--where", "filter the records before the load"),
     (&["--encoding", "LATIN1"], "--encoding", "--route root"),
+    (&["--default", "D"], "--default", "--route root"),
     (&["--format", "binary"], "--format binary", "--route root"),
     (&["--lanes", "2"], "--lanes", "one connection"),
     (&["--expr", "a=?::int + 1"], "--expr", "--route root"),

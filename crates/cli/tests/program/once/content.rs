@@ -1,6 +1,6 @@
 //! `--once` recognizes files by their content.
 
-use super::{counts, lines, thrice, world};
+use super::{counts, lines, rejects, thrice, world};
 use crate::common::{each_major, World};
 use std::fs;
 use std::io::Write;
@@ -35,6 +35,32 @@ fn a_file_with_another_name_or_time_is_the_same() {
     std::os::unix::fs::symlink(&moved, &link).unwrap();
     assert_eq!(load(&world, &[&link, &moved]).unwrap()["loaded"], 0);
     assert_eq!(counts(&mut world), thrice(60_000));
+}
+
+/// Where a backslash is an escape in every literal, as some old applications need it, a load that
+/// has failed is continued with its rejects, `loads verify` finds no difference, and the file is the
+/// same under another name.
+#[test]
+fn a_file_is_the_same_where_backslashes_are_escapes() {
+    let mut world = world();
+    world.sql("ALTER DATABASE postgres SET standard_conforming_strings = off");
+    let (records, bad) = rejects::mixed(0, 100_000);
+    let path = world.file("a.csv", &[&b"a,b\n"[..], &records, b"# end\n"].concat());
+    let more = ["--header", "--comment", "#", "--commit-every", "256kB"];
+    let kept = world.path("bad");
+    let said = rejects::load(&world, &path, &kept, "100", &more).unwrap_err();
+    assert!(said.contains("more than the limit of 100"), "{said}");
+    let summary = rejects::load(&world, &path, &kept, "none", &more).unwrap();
+    assert_ne!(summary["rejected_before"], 0, "{summary}");
+    let verify = world.run(&["loads", "verify", &summary["load"].to_string()]);
+    assert_eq!(verify.status.code(), Some(0), "{verify:?}");
+    let moved = world.path("moved.csv");
+    fs::rename(&path, &moved).unwrap();
+    assert_eq!(load(&world, &[&[moved.as_str()], &more[..]].concat()).unwrap()["loaded"], 0);
+    let loaded = (100_000 - bad.len()).to_string();
+    assert_eq!(world.sql("SELECT count(*) FROM t"), loaded);
+    let sums = "SELECT sum(loaded) || ' ' || sum(rejected) FROM pgsluice_loads.commits";
+    assert_eq!(world.sql(sums), format!("{loaded} {}", bad.len()));
 }
 
 /// If files in one load have the same bytes, or a file is named twice, it is loaded once. Files

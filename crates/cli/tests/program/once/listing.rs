@@ -197,6 +197,18 @@ fn files_that_are_not_as_they_were_loaded_differ() {
     assert!(said(&output).contains("no load 9 is recorded"), "{output:?}");
 }
 
+/// The files of a load are compared for longer than a transaction of the role may be idle.
+#[test]
+fn files_are_verified_for_longer_than_a_transaction_may_be_idle() {
+    let mut world = world();
+    let a = world.file("a.csv", &lines(0, 100_000));
+    let b = world.file("b.csv", &lines(100_000, 100_000));
+    world.load(&[&a, &b, "--table", "t", "--once"]).unwrap();
+    world.sql("ALTER DATABASE postgres SET idle_in_transaction_session_timeout = '1ms'");
+    let (verified, code) = objects(&world, &["verify", "1"]);
+    assert_eq!((verified.len(), code), (2, Some(0)), "{verified:?}");
+}
+
 /// docs/load-once-tables.md lists every column of every table of the ledger, and no other.
 #[test]
 fn the_reference_names_every_column() {

@@ -159,12 +159,11 @@ impl InputFile {
     /// field.
     fn closes(&mut self, mut splitter: Splitter) -> Result<bool, Error> {
         let (mut length, mut ends) = (self.held.len() as u64, None);
-        let looked = self.source.look(|block| {
+        self.source.look(&self.name, self.compression, |block| {
             length += block.len() as u64;
             ends = splitter.field_ends(block);
             ends.is_some() || length > MAX_RECORD
-        });
-        looked.map_err(|e| self.unreadable(&e))?;
+        })?;
         Ok(ends.unwrap_or(!splitter.in_quote()))
     }
 

@@ -1,6 +1,6 @@
 //! Finds the records of a chunk that the server rejects, and why, by loading parts of the chunk.
 
-use super::savepoint::defect;
+use super::savepoint::{defect, RELEASE, SAVEPOINT};
 use super::{record_of_line, Form, Lane, Placed};
 use crate::encode;
 use crate::error::Error;
@@ -234,12 +234,29 @@ impl Bisection<'_> {
                     message,
                     detail: None,
                 },
+                Err(NoInsert::NoDefault(column)) => AttemptRefused {
+                    record: None,
+                    sqlstate: "22P04".into(),
+                    message: "unexpected default marker in COPY data".into(),
+                    detail: Some(format!("Column \"{column}\" has no default value.")),
+                    column: Some(column),
+                },
             };
             return Ok(Err(AttemptRefused { record: Some(index), ..refused }));
         }
-        let one_by_one = plan.wire == Wire::Insert(1);
-        let sql = format!("{}{}{moves}", if one_by_one { NO_WAIT } else { "" }, insert.take());
-        let done = self.lane.attempt(|lane| lane.conn.exec_all(&sql))?;
+        let saves = self.lane.saves();
+        let sql = match saves {
+            true => format!("{}{moves}; {RELEASE}", insert.take()),
+            false => format!("{NO_WAIT}{}{moves}", insert.take()),
+        };
+        let done = self.lane.attempt(|lane| {
+            if saves {
+                // This is sent alone: the server converts a message and reads its literals before
+                // it executes anything, and may reject a value there.
+                lane.conn.exec(SAVEPOINT)?;
+            }
+            lane.conn.exec_all(&sql)
+        })?;
         Ok(done.map_err(|error| self.lane.refused(&error).1))
     }
 }

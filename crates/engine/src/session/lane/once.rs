@@ -111,16 +111,18 @@ impl Lane {
         Ok(())
     }
 
-    /// Records what the open transaction has loaded, `rows` or the number that the server has
-    /// counted, and commits it. With a single lane, the `last` commit also completes the files.
+    /// Records what the open transaction has loaded, and commits it. `rows` is given for the last
+    /// commit of a single lane, which also completes the files; otherwise the server has counted
+    /// them. `checked`: deferred constraints were checked after the last row.
     ///
     /// # Errors
     ///
     /// Another load has taken over the files, the numbers of loaded and rejected records do not add
     /// up to that of read ones, the rejects cannot be written, or the connection is lost.
-    pub(crate) fn commit_pieces(&mut self, rows: Option<u64>, last: bool) -> Result<(), Error> {
+    pub(crate) fn commit_pieces(&mut self, rows: Option<u64>, checked: bool) -> Result<(), Error> {
+        let last = rows.is_some();
         if !last {
-            self.pass_keys()?;
+            self.pass_keys(checked)?;
         }
         let Some(pieces) = &mut self.pieces else { return Ok(()) };
         let (sent, amount) = (std::mem::take(&mut pieces.sent), locked(&pieces.rejected).amount());
@@ -156,7 +158,10 @@ impl Lane {
         let options = &recording.options;
         match self.nodes {
             Some(_) => self.commit_nodes(options, Some(&is_there))?,
-            None => transaction::commit_recorded(&mut self.conn, &options.target.url, &is_there)?,
+            None => {
+                let url = &options.target.url;
+                transaction::commit_recorded(&mut self.conn, url, &self.watch, &is_there)?;
+            }
         }
         if let Some(block) = block {
             block.committed();
@@ -173,7 +178,7 @@ impl Lane {
 
     /// Moves sequences past the keys of the open transaction. A sequence whose farthest key no index
     /// finds is moved at the end of the load. Only other connections see rows that nodes have.
-    fn pass_keys(&mut self) -> Result<(), Error> {
+    fn pass_keys(&mut self, checked: bool) -> Result<(), Error> {
         if !self.held {
             // Without rows, the lane could wait for DDL that waits for lanes with rows.
             return Ok(());
@@ -183,7 +188,7 @@ impl Lane {
             Some(found) => found,
             None => quickly_moved(&mut self.conn, self.plan.oid, &self.plan.columns)?,
         };
-        if !found.is_empty() {
+        if !checked && !found.is_empty() {
             // Before the lock, since this may wait for another lane.
             check_deferred(&mut self.conn)?;
         }

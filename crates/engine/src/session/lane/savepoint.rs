@@ -27,6 +27,15 @@ use std::io::{Seek, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Begins an attempt. It is sent together with the COPY, since each message costs a round trip.
+pub(super) const SAVEPOINT: &str = "SAVEPOINT pgsluice";
+
+/// Ends an attempt that was accepted.
+pub(super) const RELEASE: &str = "RELEASE SAVEPOINT pgsluice";
+
+/// Ends an attempt of which nothing stays.
+const ROLL_BACK: &str = "ROLLBACK TO SAVEPOINT pgsluice; RELEASE SAVEPOINT pgsluice";
+
 /// A record in pieces. If rejects are kept, it is on disk until the server has loaded it.
 pub(super) struct OversizedRecord {
     spool: Option<File>,
@@ -177,15 +186,12 @@ impl Lane {
         }
     }
 
-    /// Does `work` within a savepoint: either all of it or nothing takes effect. If the server
-    /// rejects a record, its error is the inner one.
+    /// Does `work`, which begins with [`SAVEPOINT`] and ends with [`RELEASE`]: either all of it or
+    /// nothing takes effect. If the server rejects a record, its error is the inner one.
     pub(super) fn attempt(
         &mut self,
         work: impl FnOnce(&mut Lane) -> Result<u64, Error>,
     ) -> Result<Result<(), Error>, Error> {
-        if self.saves() {
-            self.conn.exec("SAVEPOINT pgsluice")?;
-        }
         let started = Instant::now();
         let done = work(self);
         self.progress.sending.add(started.elapsed());
@@ -193,40 +199,37 @@ impl Lane {
     }
 
     /// `insert` commits each row, so it needs no savepoint.
-    fn saves(&self) -> bool {
+    pub(super) fn saves(&self) -> bool {
         self.plan.wire != Wire::Insert(1)
     }
 
-    /// Ends the savepoint of an attempt.
+    /// Counts the rows of an attempt that was accepted, or rolls it back.
     fn settle(&mut self, done: Result<u64, Error>) -> Result<Result<(), Error>, Error> {
         match done {
             Ok(rows) => {
                 self.counts.rows += rows;
                 self.counts.statements += 1;
-                if self.saves() {
-                    self.conn.exec("RELEASE SAVEPOINT pgsluice")?;
-                }
-                // The server empties a table in place only in the (sub)transaction that has created
-                // it. Elsewhere, each TRUNCATE would leave its files until the commit.
-                if let Some(landing) = &self.plan.landing {
-                    self.conn.exec(&format!("TRUNCATE {}", landing.table))?;
-                }
                 Ok(Ok(()))
             }
             Err(error) if self.is_of_a_record(&error) => {
-                if self.saves() {
-                    self.conn.exec("ROLLBACK TO SAVEPOINT pgsluice")?;
-                    self.conn.exec("RELEASE SAVEPOINT pgsluice")?;
+                let ended = if self.saves() { self.conn.exec(ROLL_BACK) } else { Ok(Vec::new()) };
+                match ended {
+                    Ok(_) => Ok(Err(error)),
+                    // There is no savepoint: the server could not read the message that sets it.
+                    Err(none) if none.sqlstate() == "3B001" => Err(error),
+                    Err(failed) => Err(failed),
                 }
-                Ok(Err(error))
             }
-            Err(error) => Err(error),
+            Err(error) => Err(staged::too_wide(&error, &self.plan).unwrap_or(error)),
         }
     }
 
     /// Whether a record can be found that causes this error: to reject it, or, if the load stops
     /// anyway, to name it.
     fn is_of_a_record(&self, error: &Error) -> bool {
+        if staged::too_wide(error, &self.plan).is_some() {
+            return false;
+        }
         let computed = self.plan.landing.as_ref().is_some_and(Landing::has_expressions);
         is_of_the_record(error)
             || is_of_a_policy(error)
@@ -257,9 +260,15 @@ impl Lane {
         }
     }
 
+    /// An attempt by COPY. After an error, the server skips the statements that follow the COPY.
     pub(super) fn copy(&mut self, form: Form, bytes: &[u8]) -> Result<u64, Error> {
-        let rows = self.copy_by(&statement::copy(&self.plan, form), form, bytes)?;
-        self.landed(rows)
+        let begin = format!("{SAVEPOINT}; {}", statement::copy(&self.plan, form));
+        if self.plan.landing.is_some() {
+            let rows = self.copy_by(&begin, form, bytes)?;
+            return self.end_attempt(rows);
+        }
+        // The user's condition, which comes last, may end with a comment.
+        self.copy_by(&format!("{begin}\n; {RELEASE}"), form, bytes)
     }
 
     fn copy_by(&mut self, copy: &str, form: Form, bytes: &[u8]) -> Result<u64, Error> {
@@ -307,12 +316,18 @@ impl Lane {
         self.refused(&error).1.column
     }
 
-    /// With `staged`, inserts the rows of the landing table into the table, so that errors for
-    /// their values belong to this attempt.
-    fn landed(&mut self, rows: u64) -> Result<u64, Error> {
+    /// Ends an attempt whose COPY was accepted. With `staged`, first inserts the rows of the
+    /// landing table into the table, so that errors for their values belong to this attempt.
+    fn end_attempt(&mut self, rows: u64) -> Result<u64, Error> {
         let plan = self.plan.clone();
-        let Some(landing) = &plan.landing else { return Ok(rows) };
-        staged::insert_rows(&mut self.conn, landing, 1, i64::MAX as u64)
+        let Some(landing) = &plan.landing else {
+            return self.conn.exec(RELEASE).map(|_| rows);
+        };
+        let rows = staged::insert_rows(&mut self.conn, landing, 1, i64::MAX as u64)?;
+        // The server empties a table in place only in the (sub)transaction that has created it.
+        // Elsewhere, each TRUNCATE would leave its files until the commit.
+        self.conn.exec(&format!("{RELEASE}; TRUNCATE {}", landing.table))?;
+        Ok(rows)
     }
 
     /// Loads a piece of a record that is too long for memory. It is streamed to the server in a
@@ -342,7 +357,7 @@ impl Lane {
         let refused = match chunk.damaged {
             Some(fault) => Some(self.give_up_oversized(fault)?),
             None => {
-                let ended = self.end_oversized().and_then(|rows| self.landed(rows));
+                let ended = self.end_oversized().and_then(|rows| self.end_attempt(rows));
                 self.settle(ended)?.err().map(|e| self.refused(&e).1)
             }
         };
@@ -378,7 +393,7 @@ impl Lane {
             Err(lost) if lost.sqlstate().is_empty() => return Err(lost),
             _ => {}
         }
-        self.conn.exec("ROLLBACK TO SAVEPOINT pgsluice; RELEASE SAVEPOINT pgsluice")?;
+        self.conn.exec(ROLL_BACK)?;
         Ok(self.malformed_refused(fault))
     }
 
@@ -388,9 +403,9 @@ impl Lane {
         rejects: Option<&Rejects>,
     ) -> Result<OversizedRecord, Error> {
         let spool = rejects.map(Rejects::spool).transpose()?.flatten();
-        self.conn.exec("SAVEPOINT pgsluice")?;
         let form = own_form(&self.plan);
-        self.conn.copy_start(&statement::copy(&self.plan, form))?;
+        let copy = statement::copy(&self.plan, form);
+        self.conn.copy_start(&format!("{SAVEPOINT}; {copy}"))?;
         if form == Form::Binary {
             self.conn.copy_data(HEADER)?;
         }

@@ -34,29 +34,44 @@ fn held_up(world: &mut World, name: &str, all: &[&str]) -> Child {
     child
 }
 
+/// Suspends a machine for longer than its lease, and lets others complete the load. `table` is run
+/// before.
+fn comes_back(table: &str) {
+    let (mut world, paths) = worlds_files(&[("big.csv", quoted(150_000))], true);
+    world.sql(table);
+    let all = [paths[0].as_str(), "--header", "--commit-every", "256kB", "--lock-timeout", "2min"];
+    let child = held_up(&mut world, "0.json", &all);
+    let done = machines(&world, 2, &all);
+    let lost: u64 = done.iter().map(|s| s["share"]["machines_lost"].as_u64().unwrap_or(0)).sum();
+    assert_eq!(lost, 1, "{done:?}");
+    whole(&mut world, "without the first machine");
+    assert!(signal(child.id(), Signal::SIGCONT));
+    let back = ended(&world, "0.json", child);
+    assert_eq!(back["read"], back["loaded"], "{back}");
+    whole(&mut world, "with the first machine");
+    let stopped = "SELECT state || ' ' || (error LIKE 'its lease expired%') \
+        FROM pgsluice_loads.loads WHERE number = 1";
+    assert_eq!(world.sql(stopped), "stopped true");
+}
+
+const KEY: &str = "ALTER TABLE t ADD PRIMARY KEY (a)";
+
 /// A machine is suspended for longer than its lease. Its rows have the same keys as those of the
 /// machines that take over, which complete the load. When it continues, it finds that it has lost
 /// its part, and joins again.
 #[test]
 fn a_machine_that_comes_back_doubles_nothing() {
-    for key in ["", "ALTER TABLE t ADD PRIMARY KEY (a)"] {
-        let (mut world, paths) = worlds_files(&[("big.csv", quoted(150_000))], true);
-        world.sql(key);
-        let all = [paths[0].as_str(), "--header", "--commit-every", "256kB"];
-        let child = held_up(&mut world, "0.json", &all);
-        let done = machines(&world, 2, &all);
-        let lost: u64 =
-            done.iter().map(|s| s["share"]["machines_lost"].as_u64().unwrap_or(0)).sum();
-        assert_eq!(lost, 1, "{done:?}");
-        whole(&mut world, "without the first machine");
-        assert!(signal(child.id(), Signal::SIGCONT));
-        let back = ended(&world, "0.json", child);
-        assert_eq!(back["read"], back["loaded"], "{back}");
-        whole(&mut world, "with the first machine");
-        let stopped = "SELECT state || ' ' || (error LIKE 'its lease expired%') \
-            FROM pgsluice_loads.loads WHERE number = 1";
-        assert_eq!(world.sql(stopped), "stopped true");
-    }
+    comes_back("");
+    comes_back(KEY);
+}
+
+/// The same, if the machines have set another role than the one that has logged in.
+#[test]
+fn sessions_that_have_set_a_role_are_ended() {
+    comes_back(&format!(
+        "{KEY}; CREATE ROLE keeper; ALTER TABLE t OWNER TO keeper; \
+         GRANT CREATE ON DATABASE postgres TO keeper; ALTER ROLE postgres SET role = keeper"
+    ));
 }
 
 /// A machine was suspended for longer than its lease and continues while others are still loading.

@@ -16,6 +16,7 @@ use crate::session::lane::Lane;
 use crate::session::nodes::of_node;
 use crate::session::prepared::{self, End};
 use crate::session::transaction::{self, IsThere, PAUSE, TRIES};
+use crate::watch::Watch;
 use std::thread;
 
 /// The hint for nodes that could not be reached.
@@ -37,24 +38,26 @@ impl Lane {
         let (Some(mut fanout), Some(to)) = (self.nodes.take(), &plan.nodes) else { return Ok(()) };
         // Until now, this connection has kept the partitions attached. Check that it is not lost.
         self.conn.exec("SELECT 1")?;
-        let url = &options.target.url;
+        let (url, watch) = (&options.target.url, &self.watch);
         match fanout.together.take() {
             Some(load) => {
                 let coordinator = Coordinator { conn: &mut self.conn, url };
                 fanout.commit_together(coordinator, to, &load, plan.oid)?;
             }
             None if fanout.tolerant => {
-                fanout.commit_slices(to)?;
+                fanout.commit_slices(to, watch)?;
                 let Some(is_there) = is_there else {
                     return Err(Error::defect("nothing is recorded of the nodes"));
                 };
-                transaction::commit_recorded(&mut self.conn, url, is_there).map_err(|error| {
+                let unrecorded = |error: Error| {
                     let rows = "all rows are committed on the nodes, and not recorded here";
                     error.with_changed(rows).repeatable()
-                })?;
+                };
+                transaction::commit_recorded(&mut self.conn, url, watch, is_there)
+                    .map_err(unrecorded)?;
             }
             None => {
-                fanout.commit_in_turn(to)?;
+                fanout.commit_in_turn(to, watch)?;
                 // This transaction only held locks. All rows are committed, even if the connection
                 // is lost now.
                 let _ = self.conn.exec("COMMIT");
@@ -74,7 +77,7 @@ struct Coordinator<'a> {
 impl Fanout {
     /// Commits each node with a record of its slices, independently of the others. Returns an error
     /// if some nodes could not be committed.
-    fn commit_slices(&mut self, to: &ToNodes) -> Result<(), Error> {
+    fn commit_slices(&mut self, to: &ToNodes, watch: &Watch) -> Result<(), Error> {
         let Some(mut contents) = self.contents.take() else {
             return Err(Error::defect("nothing is recorded of the files"));
         };
@@ -97,7 +100,8 @@ impl Fanout {
             let is_there = |conn: &mut Conn, xid: &str| {
                 slices.first().map_or(Ok(true), |slice| recording.has_slice(conn, xid, slice))
             };
-            match transaction::commit_recorded(&mut lane.conn, &facts.address.0, &is_there) {
+            let url = &facts.address.0;
+            match transaction::commit_recorded(&mut lane.conn, url, watch, &is_there) {
                 Ok(()) => {
                     recording.committed.rows.add(lane.rows.values().sum());
                     self.done.push(lane);
@@ -135,11 +139,11 @@ impl Fanout {
         )
     }
 
-    fn commit_in_turn(&mut self, to: &ToNodes) -> Result<(), Error> {
+    fn commit_in_turn(&mut self, to: &ToNodes, watch: &Watch) -> Result<(), Error> {
         for i in 0..self.done.len() {
             let lane = &mut self.done[i];
             let facts = &to.nodes[lane.node];
-            let committed = transaction::commit(&mut lane.conn, &facts.address.0);
+            let committed = transaction::commit(&mut lane.conn, &facts.address.0, watch);
             committed.map_err(|error| {
                 let error = of_node(&facts.name, error);
                 let before = names(to, &self.done[..i]);

@@ -11,7 +11,7 @@ use crate::options::Options;
 use crate::plan::ToNodes;
 use crate::session::lane::{Lane, LaneCounts};
 use crate::session::nodes::{hold_leaf, of_node};
-use crate::session::transaction;
+use crate::session::transaction::{self, refuse_read_only};
 use crate::watch::Watch;
 use crossbeam_channel::bounded;
 use std::collections::{BTreeMap, HashSet};
@@ -98,6 +98,7 @@ impl Lane {
             return Err(error.clone());
         }
         let mut conn = watch.connect(&to.nodes[node].address.0)?;
+        refuse_read_only(&mut conn)?;
         if fanout.tolerant {
             tables::ensure(&mut conn)?;
         }
