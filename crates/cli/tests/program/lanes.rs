@@ -11,6 +11,18 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// The SQL that creates table t, and a trigger that changes one row for all lanes if `when` holds for
+/// a row. So a lane waits until the other one commits.
+fn counted(time: &str, when: &str) -> String {
+    format!(
+        "CREATE TABLE t (a int, b text); CREATE TABLE totals (n int); INSERT INTO totals VALUES (0); \
+         CREATE OR REPLACE FUNCTION count_up() RETURNS trigger LANGUAGE plpgsql AS \
+           'BEGIN UPDATE totals SET n = n + 1; RETURN NEW; END'; \
+         CREATE TRIGGER count_up {time} INSERT ON t FOR EACH ROW WHEN ({when}) \
+           EXECUTE FUNCTION count_up()"
+    )
+}
+
 /// If two lanes have the same key, the server makes one wait for the other's commit, which comes
 /// only when all lanes are done. The load detects this and fails.
 #[test]
@@ -37,13 +49,7 @@ fn lanes_that_wait_for_one_another_end_with_an_error() {
 #[test]
 fn lanes_that_wait_for_one_another_end_where_no_request_to_cancel_arrives() {
     let mut world = World::new(&each_major().remove(0));
-    world.sql(
-        "CREATE TABLE t (a int, b text); CREATE TABLE totals (n int); INSERT INTO totals VALUES (0); \
-         CREATE FUNCTION count_up() RETURNS trigger LANGUAGE plpgsql AS \
-           'BEGIN UPDATE totals SET n = n + 1; RETURN NEW; END'; \
-         CREATE TRIGGER count_up BEFORE INSERT ON t FOR EACH ROW WHEN (NEW.a % 1000 = 0) \
-           EXECUTE FUNCTION count_up()",
-    );
+    world.sql(&counted("BEFORE", "NEW.a % 1000 = 0"));
     let row = |i: usize| format!("{i:07},{}\n", "x".repeat(92));
     let path = world.file("rows.csv", (0..80_000).map(row).collect::<String>().as_bytes());
     let proxy =
@@ -154,13 +160,7 @@ fn lanes_move_a_sequence_once_before_they_commit() {
 #[test]
 fn a_lane_that_waits_for_the_next_commit_of_another_goes_on() {
     let mut world = World::new(&each_major().remove(0));
-    world.sql(
-        "CREATE TABLE t (a int, b text); CREATE TABLE totals (n int); INSERT INTO totals VALUES (0); \
-         CREATE FUNCTION count_up() RETURNS trigger LANGUAGE plpgsql AS \
-           'BEGIN UPDATE totals SET n = n + 1; RETURN NEW; END'; \
-         CREATE TRIGGER count_up BEFORE INSERT ON t FOR EACH ROW WHEN (NEW.a IN (100, 6000)) \
-           EXECUTE FUNCTION count_up()",
-    );
+    world.sql(&counted("BEFORE", "NEW.a IN (100, 6000)"));
     let row = |i: usize| format!("{i:07},{}\n", "x".repeat(92));
     let lanes = ["load", "-", "--quiet", "--table", "t", "--method", "lanes", "--lanes", "2"];
     let once = ["--once", "--source-name", "rows", "--commit-every", "768kB"];
@@ -187,15 +187,8 @@ fn a_lane_that_waits_at_the_end_of_the_input_goes_on() {
     let row = |i: usize| format!("{i:07},{}\n", "x".repeat(92));
     let path = world.file("rows.csv", (0..40_000).map(row).collect::<String>().as_bytes());
     for time in ["BEFORE", "AFTER"] {
-        world.sql(&format!(
-            "DROP SCHEMA IF EXISTS pgsluice_loads CASCADE; DROP TABLE IF EXISTS t, totals; \
-             CREATE TABLE t (a int, b text); CREATE TABLE totals (n int); \
-             INSERT INTO totals VALUES (0); \
-             CREATE OR REPLACE FUNCTION count_up() RETURNS trigger LANGUAGE plpgsql AS \
-               'BEGIN UPDATE totals SET n = n + 1; RETURN NEW; END'; \
-             CREATE TRIGGER count_up {time} INSERT ON t FOR EACH ROW WHEN (NEW.a % 1000 = 0) \
-               EXECUTE FUNCTION count_up()",
-        ));
+        world.sql("DROP SCHEMA IF EXISTS pgsluice_loads CASCADE; DROP TABLE IF EXISTS t, totals");
+        world.sql(&counted(time, "NEW.a % 1000 = 0"));
         let lanes = ["--method", "lanes", "--lanes", "2", "--once", "--commit-every", "1GB"];
         let summary = world.load(&[&[&path, "--table", "t"], &lanes[..]].concat());
         let summary = summary.unwrap_or_else(|said| panic!("{time}: {said}"));

@@ -158,8 +158,8 @@ pub fn find(conn: &mut Conn, name: &str) -> Result<Option<TableFacts>, Error> {
     }))
 }
 
-/// The facts about a table in one row, with [`LISTS`] in place of `$lists`. A foreign key of a partition to its partitioned table is not
-/// one of another table.
+/// The facts about a table in one row, with [`LISTS`] in place of `$lists`. A foreign key of a
+/// partition to its partitioned table is not one of another table.
 const FACTS: &str = "SELECT (SELECT count(*) FROM pg_catalog.pg_constraint \
        WHERE conrelid = $1::oid AND contype = 'f'), \
      EXISTS (SELECT 1 FROM pg_catalog.pg_constraint \
