@@ -10,22 +10,35 @@ const AT_WORK: &str = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_bac
     AND backend_type = 'client backend' AND state = 'active' \
     AND wait_event_type IS DISTINCT FROM 'Client'";
 
-/// Starts a machine, and suspends its process while it has a part and has committed another.
+/// The rows at which sessions wait while this test's session has the lock.
+const GATE: &str = "CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+      PERFORM pg_advisory_lock_shared(1), pg_advisory_unlock_shared(1); RETURN NEW; END $$; \
+    CREATE TRIGGER gate BEFORE INSERT ON t FOR EACH ROW WHEN (new.a > 0 AND new.a % 100000 = 0) \
+    EXECUTE FUNCTION gate()";
+
+/// Starts a machine, and suspends its process while it has a part and has committed another. However
+/// fast it is, it waits in the middle of a part for that.
 fn held_up(world: &mut World, name: &str, all: &[&str]) -> Child {
+    world.sql(GATE);
+    world.sql("SELECT pg_advisory_lock(1)");
     let child = machine(world, name, all);
     let begun = "SELECT to_regclass('pgsluice_loads.pieces') IS NOT NULL";
     wait_until(|| "nothing begins".into(), || world.sql(begun) == "t");
     let commits = "SELECT count(*) > 1 FROM pgsluice_loads.commits";
     wait_until(|| "nothing is committed".into(), || world.sql(commits) == "t");
+    let waits = "SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
     let sending = "SELECT count(*) FROM pgsluice_loads.parts WHERE load = 1";
     wait_until(
         || "no part is being loaded".into(),
         || {
+            wait_until(|| "it never waits".into(), || world.sql(waits) == "t");
             assert!(signal(child.id(), Signal::SIGSTOP));
+            world.sql("SELECT pg_advisory_unlock(1)");
             // What the machine has sent may still commit the part.
             wait_until(|| "the server works on".into(), || world.sql(AT_WORK) == "0");
             let held = world.sql(sending) != "0";
             if !held {
+                world.sql("SELECT pg_advisory_lock(1)");
                 assert!(signal(child.id(), Signal::SIGCONT));
             }
             held
