@@ -59,8 +59,10 @@ impl Stage {
         {
             fs::create_dir_all(world.path(folder)).unwrap();
         }
-        // The program is copied out of the clone, where it would use the clone's own server.
-        fs::copy(env!("CARGO_BIN_EXE_pgsluice"), world.path("bin/pgsluice")).unwrap();
+        // The program is copied out of the clone, where it would use the clone's own server. If
+        // this process wrote the file, one that another test starts could hold it open.
+        let program = [env!("CARGO_BIN_EXE_pgsluice"), &world.path("bin/pgsluice")];
+        assert!(Command::new("cp").args(program).status().unwrap().success());
         let service = "[shop]\ndbname=shop\nuser=loader\n[warehouse]\ndbname=test\n";
         fs::write(world.path("services"), service).unwrap();
         let stage = Stage { world };

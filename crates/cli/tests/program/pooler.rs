@@ -176,6 +176,7 @@ fn once_continues(world: &mut World, pooler: &mut Pooler) {
     let rows = (1..300_000).map(|i| format!("{i},text {}\n", i % 10));
     let file = world.file("many.csv", rows.collect::<String>().as_bytes());
     let load = ["load", &file, "--table", "t", "--once", "--commit-every", "64kB", "--quiet"];
+    world.shut_gate();
     let child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
         .args(load)
         .args(["--to", &pooler.url()])
@@ -183,14 +184,14 @@ fn once_continues(world: &mut World, pooler: &mut Pooler) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let loaded = "SELECT count(*) FROM t";
-    wait_until(|| "nothing is committed".into(), || world.sql(loaded) != "0");
+    world.wait_for_a_row();
     pooler.kill();
+    world.open_gate();
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(5) && said.contains("connection"), "{output:?}");
     nothing_stays(world, "a killed pooler");
-    let before: usize = world.sql(loaded).parse().unwrap();
+    let before: usize = world.sql("SELECT count(*) FROM t").parse().unwrap();
     assert!(before > 0 && before < 299_999, "{before}");
     pooler.start_again();
     let (code, said) = run(&pooler.url(), &load);

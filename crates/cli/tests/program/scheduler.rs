@@ -355,10 +355,10 @@ fn appended_rejects_are_lines_of_the_file() {
     }
 }
 
-/// Whether a process has a handler for a signal.
-pub fn listens(pid: u32, signal: Signal) -> bool {
+/// Whether a signal is in a mask of a process: `SigCgt:` has those with a handler.
+pub fn has(mask: &str, pid: u32, signal: Signal) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+    let mask = status.lines().find_map(|line| line.strip_prefix(mask)).unwrap().trim();
     u64::from_str_radix(mask, 16).unwrap() >> (signal as i32 - 1) & 1 == 1
 }
 
@@ -369,12 +369,12 @@ fn a_signal_ends_what_has_not_begun() {
     let world = world();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
-    let nowhere = format!("host=127.0.0.1 port={port} user=u dbname=d sslmode=disable");
+    let nowhere = format!("host=127.0.0.1 port={port} user=u dbname=d connect_timeout=600");
     let file = world.file("t.csv", b"1,x\n");
     let summary = world.path("summary.json");
     for (to, input) in [(nowhere.as_str(), file.as_str()), (&world.server.url("postgres"), "-")] {
         let load = waiting(to, &[input, "--summary", &summary]);
-        wait_until(|| "no signal is listened to".into(), || listens(load.id(), Signal::SIGTERM));
+        wait_until(|| "no handler".into(), || has("SigCgt:", load.id(), Signal::SIGTERM));
         assert_eq!(json(&summary)["status"], "running");
         let asked = Instant::now();
         assert!(signal(load.id(), Signal::SIGTERM));

@@ -153,7 +153,9 @@ fn root_runs_programs_that_the_server_s_user_chooses_as_that_user() {
         chown(folder, Some(NOBODY), Some(NOBODY)).unwrap();
     }
     let (process, told) = (bin.join("process"), bin.join("told"));
-    fs::copy("/bin/sleep", &process).unwrap();
+    // If this process wrote the file, one that another test starts meanwhile could hold it open.
+    let copied = Command::new("cp").arg("/bin/sleep").arg(&process).status();
+    assert!(copied.unwrap().success());
     fs::write(bin.join("initdb"), "").unwrap();
     let script = "#!/bin/sh\nid -u >\"${0%/*}/told\"\necho 'postgres (PostgreSQL) 18.0'\n";
     fs::write(bin.join("postgres"), script).unwrap();

@@ -1,6 +1,7 @@
 //! What the tests share: a server, the program, and stock COPY as the reference.
 
 pub mod disk;
+mod gate;
 pub mod proxy;
 pub mod realm;
 #[path = "../../../../pgserver/tests/support/mod.rs"]
@@ -144,6 +145,13 @@ impl World {
             },
         );
         said
+    }
+
+    /// Waits until the server has no other sessions of clients.
+    pub fn wait_until_alone(&mut self) {
+        let others = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
+            AND backend_type = 'client backend'";
+        wait_until(|| "a session stays".into(), || self.sql(others) == "0");
     }
 
     /// Runs stock COPY on these bytes; returns the number of rows, or the message and context of

@@ -1,7 +1,6 @@
 //! Loads that have lost the session with their claims, and loads of the same bytes under another
 //! name. Each row is loaded once.
 
-use super::pieces::hold_up;
 use super::{counts, exact, lines, start, thrice, world};
 use crate::common::{signal, wait_until, Signal, World};
 
@@ -27,10 +26,9 @@ fn world_with_copy(count: usize) -> (World, String, String) {
 #[test]
 fn a_load_that_lost_its_claims_is_stopped_by_that_of_a_copy() {
     let (mut world, path, copy) = world_with_copy(300_000);
+    world.shut_gate();
     let first = start(&world, &[&path]);
-    let copying = "SELECT count(*) FROM pg_stat_progress_copy";
-    wait_until(|| "nothing is sent".into(), || world.sql(copying) == "1");
-    hold_up(&mut world, first.id());
+    world.suspend_at_gate(&first);
     end_claims(&mut world);
     let all = [&copy, "--table", "t", "--once", "--lock-timeout", "1min"];
     assert_eq!(world.load(&all).unwrap()["loaded"], 300_000);

@@ -2,7 +2,7 @@
 //! loaded twice, and few rows have to be sent again.
 
 use super::{exact, lines, start};
-use crate::common::{each_major, signal, wait_until, Signal, World};
+use crate::common::{each_major, signal, Signal, World};
 use std::ops::ControlFlow;
 use std::process::{Child, Command};
 use std::thread::sleep;
@@ -92,9 +92,7 @@ impl Kills {
             return ControlFlow::Continue(());
         }
         // A commit of the killed load may still be on its way.
-        let busy = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
-            AND backend_type = 'client backend'";
-        wait_until(|| "a session stays".into(), || self.world.sql(busy) == "0");
+        self.world.wait_until_alone();
         let what = format!("kill {}", self.done);
         exact(&mut self.world, &what);
         let after = self.rows();

@@ -6,8 +6,6 @@ use crate::common::proxy::{Fate, Proxy};
 use crate::common::{signal, wait_until, Signal, World};
 use std::fs;
 use std::process::Command;
-use std::thread::sleep;
-use std::time::Duration;
 
 /// A bad record stops the load. After it is corrected in its place, the same command continues, and
 /// the next bad record is reported with its line.
@@ -122,36 +120,18 @@ fn a_lost_commit_is_neither_lost_nor_repeated() {
     }
 }
 
-/// Suspends a load's process while none of its transactions is about to commit. Otherwise, the next
-/// load would wait until the process goes on, or until `--lock-timeout`.
-pub fn hold_up(world: &mut World, load: u32) {
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' \
-        AND pid <> pg_backend_pid() AND state = 'active' AND wait_event IS DISTINCT FROM 'ClientRead'";
-    let about_to = "SELECT count(*) FROM pg_locks WHERE mode = 'RowShareLock' \
-        AND relation = 'pgsluice_loads.loads'::regclass AND pid <> pg_backend_pid()";
-    for _ in 0..1000 {
-        assert!(signal(load, Signal::SIGSTOP));
-        wait_until(|| "a statement does not end".into(), || world.sql(waiting) == "0");
-        if world.sql(about_to) == "0" {
-            return;
-        }
-        assert!(signal(load, Signal::SIGCONT));
-        sleep(Duration::from_millis(3));
-    }
-    panic!("the load is always about to commit");
-}
-
 /// A load is suspended and loses the connection that holds its claims. The next load takes over,
 /// and the first one fails and commits nothing from then on.
 #[test]
 fn a_load_that_lost_its_claims_is_stopped_by_the_next() {
     let mut world = world();
-    let path = world.file("a.csv", &lines(0, 900_000));
+    let path = world.file("a.csv", &lines(0, 300_000));
     world.load(&[&world.file("b.csv", b"1000000,x\n"), "--table", "t", "--once"]).unwrap();
+    world.shut_gate();
     let first = start(&world, &[&path, "--commit-every", "64kB"]);
     let commits = "SELECT count(*) FROM pgsluice_loads.commits WHERE load = 2";
     wait_until(|| "nothing is committed".into(), || world.sql(commits) != "0");
-    hold_up(&mut world, first.id());
+    world.suspend_at_gate(&first);
     let end = "SELECT count(pg_terminate_backend(pid)) FROM (SELECT DISTINCT pid FROM pg_locks \
         WHERE locktype = 'advisory' AND granted) l";
     assert_eq!(world.sql(end), "1");
@@ -164,7 +144,7 @@ fn a_load_that_lost_its_claims_is_stopped_by_the_next() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("load 2 was stopped"), "{said}");
     exact(&mut world, "after the first load");
-    assert_eq!(counts(&mut world), thrice(900_001));
+    assert_eq!(counts(&mut world), thrice(300_001));
     let states =
         "SELECT string_agg(number || ' ' || state, ', ' ORDER BY number) FROM pgsluice_loads.loads";
     assert_eq!(world.sql(states), "1 complete, 2 stopped, 3 complete");

@@ -82,14 +82,15 @@ fn failover_to_a_standby_that_lags() {
     server_file(&backup.join("data"), "postgresql.auto.conf", &primary);
     server_file(&backup.join("data"), "standby.signal", "");
     let standby = start_on(&world, &backup);
-    let (a, b) = (world.file("a.csv", &lines(0, 1000)), world.file("b.csv", &lines(1000, 600_000)));
+    let (a, b) = (world.file("a.csv", &lines(0, 1000)), world.file("b.csv", &lines(1000, 300_000)));
     world.load(&[&a, "--table", "t", "--once"]).unwrap();
 
     let all = [&a, &b, "--commit-every", "64kB"];
+    world.shut_gate();
     let load = super::start(&world, &all);
     let commits = "SELECT count(*) FROM pgsluice_loads.commits WHERE load = 2";
     wait_until(|| "nothing is committed".into(), || world.sql(commits) > "1".into());
-    assert!(signal(load.id(), Signal::SIGSTOP));
+    world.suspend_at_gate(&load);
     let at = world.sql("SELECT pg_current_wal_flush_lsn()");
     let there = format!("SELECT pg_last_wal_replay_lsn() >= '{at}'");
     wait_until(|| "the standby stays behind".into(), || ask(&standby, &there) == "t");
@@ -99,19 +100,19 @@ fn failover_to_a_standby_that_lags() {
     wait_until(|| "the standby still receives".into(), || world.sql(receivers) == "0");
     assert!(signal(load.id(), Signal::SIGCONT));
     assert!(load.wait_with_output().unwrap().status.success());
-    assert_eq!(world.sql("SELECT count(*) FROM t"), "601000");
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "301000");
 
     world.server.kill9().unwrap();
     assert_eq!(ask(&standby, "SELECT pg_promote()"), "t");
     _primary = go_on_with(&mut world, standby);
     exact(&mut world, "on the standby");
     let rows: usize = world.sql("SELECT count(*) FROM t").parse().unwrap();
-    assert!(rows > 1000 && rows < 601_000, "{rows}");
+    assert!(rows > 1000 && rows < 301_000, "{rows}");
     let state = "SELECT string_agg(state, ' ' ORDER BY number) FROM pgsluice_loads.loads";
     assert_eq!(world.sql(state), "complete running");
     let summary = world.load(&[&all[..], &["--table", "t", "--once"]].concat()).unwrap();
-    assert_eq!(summary["loaded"], 601_000 - rows, "{summary}");
-    assert_eq!(super::counts(&mut world), thrice(601_000));
+    assert_eq!(summary["loaded"], 301_000 - rows, "{summary}");
+    assert_eq!(super::counts(&mut world), thrice(301_000));
     assert_eq!(world.sql(state), "complete stopped complete");
 }
 
@@ -169,6 +170,41 @@ fn recovery_to_an_earlier_point() {
     assert_eq!(super::counts(&mut world), thrice(102_000));
 }
 
+/// Runs a load of a table that has rows. Its connection is lost before the COMMIT, and the new one is
+/// to a standby that lagged. There, another transaction has the same number and is committed. Returns
+/// the standby, and the exit code and standard error of the load.
+fn run_across_failover(world: &mut World, load: &[&str]) -> (Server, Option<i32>, String) {
+    world.sql("BEGIN; LOCK TABLE t");
+    let proxy = Proxy::failover(world);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(load)
+        .args(["--to", &proxy.target()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    wait_until(|| "the load does not come to its rows".into(), || world.sql(waiting) == "1");
+    let backup = base_backup(world);
+    // The end of the backup is in WAL that was written after the copy.
+    let from = world.server.data().join("pg_wal/.");
+    let copied = Command::new("cp").arg("-a").arg(from).arg(backup.join("data/pg_wal")).status();
+    assert!(copied.unwrap().success());
+    let standby = start_on(world, &backup);
+    let others =
+        "DO $$ BEGIN FOR i IN 1..500 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$";
+    ask(&standby, others);
+    proxy.fail_over_to(&standby);
+    world.sql("COMMIT");
+    wait_until(
+        || format!("{load:?}: the load does not end"),
+        || child.try_wait().unwrap().is_some(),
+    );
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(proxy.sprung(), "{said}");
+    (standby, output.status.code(), said)
+}
+
 /// The connection is lost before the COMMIT, and the new one is to a standby that lagged. There,
 /// another transaction has the same number and is committed. The load does not take it for its own,
 /// and the next load loads the rows.
@@ -181,36 +217,9 @@ fn a_transaction_of_the_same_number_is_not_the_loads() {
         world.sql("CREATE TABLE t (a int, b text)");
         let (a, b) = (world.file("a.csv", &lines(0, 100)), world.file("b.csv", &lines(100, 1000)));
         world.load(&[&a, "--table", "t", "--once"]).unwrap();
-        world.sql("BEGIN; LOCK TABLE t");
-        let proxy = Proxy::failover(&world);
         let all = [&["load", &b, "--table", "t", "--once", "--quiet"], more].concat();
-        let mut load = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
-            .args(&all)
-            .args(["--to", &proxy.target()])
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted";
-        wait_until(|| "the load does not come to its rows".into(), || world.sql(waiting) == "1");
-        let backup = base_backup(&mut world);
-        // The end of the backup is in WAL that was written after the copy.
-        let from = world.server.data().join("pg_wal/.");
-        let copied =
-            Command::new("cp").arg("-a").arg(from).arg(backup.join("data/pg_wal")).status();
-        assert!(copied.unwrap().success());
-        let standby = start_on(&world, &backup);
-        let others = "DO $$ BEGIN FOR i IN 1..500 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$";
-        ask(&standby, others);
-        proxy.fail_over_to(&standby);
-        world.sql("COMMIT");
-        wait_until(
-            || format!("{more:?}: the load does not end"),
-            || load.try_wait().unwrap().is_some(),
-        );
-        let output = load.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(proxy.sprung(), "{said}");
-        assert_eq!(output.status.code(), Some(5), "{more:?}: {said}");
+        let (standby, code, said) = run_across_failover(&mut world, &all);
+        assert_eq!(code, Some(5), "{more:?}: {said}");
         assert!(said.contains("is it a standby that lagged?"), "{more:?}: {said}");
 
         world.server.kill9().unwrap();
@@ -222,4 +231,19 @@ fn a_transaction_of_the_same_number_is_not_the_loads() {
         exact(&mut world, "on the standby");
         assert_eq!(super::counts(&mut world), thrice(1100), "{more:?}");
     }
+}
+
+/// The same without `--once`: no row is recorded, so the outcome is unknown.
+#[test]
+fn nor_is_it_where_nothing_is_recorded() {
+    let mut world = World::with(&each_major().remove(0), None, &SETTINGS[2..]);
+    world.sql("CREATE TABLE t (a int, b text); INSERT INTO t VALUES (0, 'old')");
+    let file = world.file("a.csv", &lines(1, 1000));
+    let load = ["load", &file, "--table", "t", "--quiet"];
+    // Dropped before the world, whose folder has its files.
+    let (standby, code, said) = run_across_failover(&mut world, &load);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("the outcome is unknown"), "{said}");
+    assert!(said.contains("hint: look which rows the table has"), "{said}");
+    assert_eq!(ask(&standby, "SELECT count(*) FROM t"), "1");
 }

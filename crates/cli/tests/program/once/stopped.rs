@@ -58,7 +58,7 @@ fn a_load_that_waits_for_another_one_ends() {
         let loaded = loader.input(FileSource::new(path)).on_event(stop).run();
         let _ = done.send(loaded.map(|summary| summary.loaded).map_err(|e| e.kind()));
     });
-    let loaded = ended.recv_timeout(Duration::from_secs(30));
+    let loaded = ended.recv_timeout(Duration::from_secs(180));
     world.sql("COMMIT");
     assert!(first.wait_with_output().unwrap().status.success());
     assert_eq!(loaded, Ok(Err(Kind::Cancelled)));
@@ -89,7 +89,7 @@ fn a_load_that_opens_a_source_ends() {
     let watch: Watch = from.recv().unwrap();
     sleep(Duration::from_millis(200));
     watch.cancel();
-    let loaded = ended.recv_timeout(Duration::from_secs(30));
+    let loaded = ended.recv_timeout(Duration::from_secs(180));
     drop(end);
     assert_eq!(loaded, Ok(Err(Kind::Cancelled)));
 }

@@ -1,7 +1,7 @@
 //! The library's interface for clusters: tasks take parts and load them, and the driver publishes
 //! the load.
 
-use super::{ended, machine, whole, worlds_files, LONG};
+use super::{ended, machine, whole, worlds_files};
 use crate::common::wait_until;
 use crate::once::lines;
 use crate::once::read_in_parts::FileInParts;
@@ -106,7 +106,7 @@ fn a_copy_waits_after_a_part_has_failed() {
     let said = world.load(&[&[paths[0].as_str()], &all[..]].concat()).unwrap_err();
     assert!(said.contains("few"), "{said}");
     let copy = world.file("copy.csv", &bytes);
-    let machine = machine(&world, "copy.json", &[&[copy.as_str()], &all[4..], &LONG].concat());
+    let machine = machine(&world, "copy.json", &[&[copy.as_str()], &all[4..]].concat());
     let loads = "SELECT count(*) FROM pgsluice_loads.loads";
     wait_until(
         || "the machine with the copy does not join".into(),

@@ -1,49 +1,18 @@
 //! Machines that are suspended for a while, servers that restart, clocks that are wrong.
 
-use super::{ended, machine, machines, quoted, sum, whole, worlds_files};
+use super::{ended, machine, machines, quoted, sum, whole, worlds_files, SHORT};
 use crate::common::{signal, wait_until, Signal, World};
 use crate::once::{exact, lines};
 use std::process::{Child, Command};
 
-/// The number of other sessions that are active and do not wait for a client.
-const AT_WORK: &str = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
-    AND backend_type = 'client backend' AND state = 'active' \
-    AND wait_event_type IS DISTINCT FROM 'Client'";
-
-/// The rows at which sessions wait while this test's session has the lock.
-const GATE: &str = "CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-      PERFORM pg_advisory_lock_shared(1), pg_advisory_unlock_shared(1); RETURN NEW; END $$; \
-    CREATE TRIGGER gate BEFORE INSERT ON t FOR EACH ROW WHEN (new.a > 0 AND new.a % 100000 = 0) \
-    EXECUTE FUNCTION gate()";
-
-/// Starts a machine, and suspends its process while it has a part and has committed another. However
-/// fast it is, it waits in the middle of a part for that.
+/// Starts a machine with a short lease, and suspends its process while it has a part and has
+/// committed another.
 fn held_up(world: &mut World, name: &str, all: &[&str]) -> Child {
-    world.sql(GATE);
-    world.sql("SELECT pg_advisory_lock(1)");
-    let child = machine(world, name, all);
-    let begun = "SELECT to_regclass('pgsluice_loads.pieces') IS NOT NULL";
-    wait_until(|| "nothing begins".into(), || world.sql(begun) == "t");
-    let commits = "SELECT count(*) > 1 FROM pgsluice_loads.commits";
-    wait_until(|| "nothing is committed".into(), || world.sql(commits) == "t");
-    let waits = "SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
-    let sending = "SELECT count(*) FROM pgsluice_loads.parts WHERE load = 1";
-    wait_until(
-        || "no part is being loaded".into(),
-        || {
-            wait_until(|| "it never waits".into(), || world.sql(waits) == "t");
-            assert!(signal(child.id(), Signal::SIGSTOP));
-            world.sql("SELECT pg_advisory_unlock(1)");
-            // What the machine has sent may still commit the part.
-            wait_until(|| "the server works on".into(), || world.sql(AT_WORK) == "0");
-            let held = world.sql(sending) != "0";
-            if !held {
-                world.sql("SELECT pg_advisory_lock(1)");
-                assert!(signal(child.id(), Signal::SIGCONT));
-            }
-            held
-        },
-    );
+    world.shut_gate();
+    let lease: &[&str] = if all.contains(&"--lease") { &[] } else { &SHORT };
+    let child = machine(world, name, &[all, lease].concat());
+    world.suspend_at_gate(&child);
+    assert_ne!(world.sql("SELECT count(*) FROM pgsluice_loads.parts WHERE load = 1"), "0");
     child
 }
 
@@ -148,28 +117,20 @@ fn a_commit_is_waited_for() {
 /// its session, so that the others do not wait forever.
 #[test]
 fn a_machine_that_holds_locks_is_not_waited_for() {
-    let (mut world, paths) = worlds_files(&[("big.csv", quoted(400_000))], true);
+    let (mut world, paths) = worlds_files(&[("big.csv", quoted(150_000))], true);
     let all = [paths[0].as_str(), "--header", "--commit-every", "64kB"];
-    let mut child = machine(&world, "0.json", &all);
-    let begun = "SELECT to_regclass('pgsluice_loads.pieces') IS NOT NULL";
-    wait_until(|| "nothing begins".into(), || world.sql(begun) == "t");
-    let locked = "WITH free AS (SELECT FROM pgsluice_loads.loads JOIN pgsluice_loads.leases \
-          ON load = number WHERE number = 1 FOR UPDATE SKIP LOCKED) \
-        SELECT count(*) = 0 AND EXISTS (SELECT FROM pgsluice_loads.leases) FROM free";
-    wait_until(
-        || "it never holds locks".into(),
-        || {
-            assert!(child.try_wait().unwrap().is_none(), "it has loaded all");
-            assert!(signal(child.id(), Signal::SIGSTOP));
-            // Wait for the end of what it has sent before, such as a COMMIT.
-            wait_until(|| "the server works on".into(), || world.sql(AT_WORK) == "0");
-            let held = world.sql(locked) == "t";
-            if !held {
-                assert!(signal(child.id(), Signal::SIGCONT));
-            }
-            held
-        },
-    );
+    let child = held_up(&mut world, "0.json", &all);
+    // The machine locks the row before it writes to this table.
+    world.sql("BEGIN; LOCK TABLE pgsluice_loads.pieces IN SHARE MODE");
+    assert!(signal(child.id(), Signal::SIGCONT));
+    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted \
+        AND relation = 'pgsluice_loads.pieces'::regclass";
+    wait_until(|| "it records nothing".into(), || world.sql(waits) == "1");
+    assert!(signal(child.id(), Signal::SIGSTOP));
+    let free = "SELECT count(*) FROM (SELECT FROM pgsluice_loads.loads WHERE number = 1 \
+        FOR UPDATE SKIP LOCKED) l";
+    assert_eq!(world.sql(free), "0");
+    world.sql("COMMIT");
     machines(&world, 2, &all);
     whole(&mut world, "without the first machine");
     assert!(signal(child.id(), Signal::SIGCONT));
@@ -190,7 +151,7 @@ fn a_machine_that_joins_is_not_waited_for() {
     world.sql("DELETE FROM pgsluice_loads.commits");
     let all = [paths[0].as_str(), "--commit-every", "64kB"];
     world.sql("BEGIN; LOCK TABLE pgsluice_loads.parts");
-    let child = machine(&world, "0.json", &all);
+    let child = machine(&world, "0.json", &[&all[..], &SHORT].concat());
     let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted \
         AND relation = 'pgsluice_loads.parts'::regclass";
     wait_until(|| "it never joins".into(), || world.sql(waits) == "1");
@@ -211,7 +172,9 @@ fn a_machine_that_joins_is_not_waited_for() {
 fn the_server_restarts() {
     let (mut world, paths) = worlds_files(&[("big.csv", quoted(150_000))], true);
     let all = [paths[0].as_str(), "--header", "--commit-every", "256kB"];
-    let children: Vec<_> = (0..3).map(|i| machine(&world, &format!("{i}.json"), &all)).collect();
+    let killed = [&all[..], &SHORT].concat();
+    world.shut_gate();
+    let children: Vec<_> = (0..3).map(|i| machine(&world, &format!("{i}.json"), &killed)).collect();
     let begun = "SELECT to_regclass('pgsluice_loads.commits') IS NOT NULL";
     wait_until(|| "nothing begins".into(), || world.sql(begun) == "t");
     let some = "SELECT count(*) > 2 FROM pgsluice_loads.commits";
@@ -252,7 +215,7 @@ fn clocks_of_machines_decide_nothing() {
     assert!(made.unwrap().success());
     let load = |name: &str, ahead: &str| {
         Command::new(env!("CARGO_BIN_EXE_pgsluice"))
-            .args(["load", "--quiet", "--table", "t", "--once", "--share", "--lease", "2s"])
+            .args(["load", "--quiet", "--table", "t", "--once", "--share", "--lease", "5min"])
             .args([&paths[0], "--header", "--commit-every", "256kB"])
             .args(["--to", &world.server.url("postgres"), "--summary", &world.path(name)])
             .env("LD_PRELOAD", &library)

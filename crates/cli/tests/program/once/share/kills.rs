@@ -1,6 +1,6 @@
 //! Machines are killed at random moments; the remaining ones complete the load.
 
-use super::{ended, machine, machines, quoted, sum, whole, worlds_files};
+use super::{ended, machine, machines, quoted, sum, whole, worlds_files, LONG, SHORT};
 use crate::common::{wait_until, World};
 use crate::once::lines;
 use std::thread::sleep;
@@ -29,7 +29,7 @@ fn killed_machines_are_replaced() {
     let (mut world, paths) = worlds_files(&files, true);
     world.sql("ALTER TABLE t ADD PRIMARY KEY (a)");
     let mut all: Vec<&str> = paths.iter().map(String::as_str).collect();
-    all.extend(["--header", "--commit-every", "128kB", "--lease", "1s"]);
+    all.extend(["--header", "--commit-every", "128kB"]);
     let lanes = [&all[..], &["--method", "lanes", "--lanes", "2"]].concat();
     let (mut done, mut in_the_middle, mut random) = (0, 0, 20_u64);
     // Milliseconds within which a machine is killed: more if nothing is committed by then, as on a
@@ -43,11 +43,15 @@ fn killed_machines_are_replaced() {
     while done < most || in_the_middle < 4 && done < 10 * most {
         world.sql("TRUNCATE t; DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
         let all = if done % 4 < 2 { &all } else { &lanes };
-        let mut children: Vec<_> =
-            (0..3).map(|i| machine(&world, &format!("{i}.json"), all)).collect();
-        for _ in 0..2 {
+        let last = below(3) as usize;
+        let start = |i: usize| {
+            let lease = if i == last { LONG } else { ["--lease", "1s"] };
+            machine(&world, &format!("{i}.json"), &[&all[..], &lease].concat())
+        };
+        let mut children: Vec<_> = (0..3).map(start).collect();
+        let last = children.remove(last);
+        for mut child in children {
             sleep(Duration::from_millis(20 + below(within)));
-            let mut child = children.remove(below(children.len() as u64) as usize);
             if child.try_wait().unwrap().is_none() {
                 child.kill().unwrap();
                 done += 1;
@@ -58,7 +62,6 @@ fn killed_machines_are_replaced() {
         if world.sql("SELECT count(*) FROM t") == "0" {
             within += within / 5;
         }
-        let last = children.remove(0);
         let output = last.wait_with_output().unwrap();
         assert!(output.status.success(), "after {done} kills: {output:?}");
         whole(&mut world, &format!("after {done} kills"));
@@ -73,10 +76,12 @@ fn killed_machines_are_replaced() {
 fn all_machines_are_killed() {
     let (mut world, paths) = worlds_files(&[("big.csv", quoted(150_000))], true);
     let all = [paths[0].as_str(), "--header", "--commit-every", "256kB"];
+    let killed = [&all[..], &SHORT].concat();
     for shared in [true, false] {
         world.sql("TRUNCATE t; DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
+        world.shut_gate();
         let children: Vec<_> =
-            (0..2).map(|i| machine(&world, &format!("{i}.json"), &all)).collect();
+            (0..2).map(|i| machine(&world, &format!("{i}.json"), &killed)).collect();
         let begun = "SELECT to_regclass('pgsluice_loads.pieces') IS NOT NULL";
         wait_until(|| "nothing begins".into(), || world.sql(begun) == "t");
         let some = "SELECT count(*) > 2 FROM pgsluice_loads.commits";
@@ -85,9 +90,8 @@ fn all_machines_are_killed() {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        let busy = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
-            AND backend_type = 'client backend'";
-        wait_until(|| "a session stays".into(), || world.sql(busy) == "0");
+        world.open_gate();
+        world.wait_until_alone();
         let rows: u64 = world.sql("SELECT count(*) FROM t").parse().unwrap();
         assert!(rows > 0 && rows < 150_000, "{rows}");
         let loaded = match shared {

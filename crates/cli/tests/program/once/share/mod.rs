@@ -13,13 +13,16 @@ use std::process::Child;
 /// Starts a machine that writes its summary to a file with this name.
 fn machine(world: &World, name: &str, more: &[&str]) -> Child {
     let summary = world.path(name);
-    let lease: &[&str] = if more.contains(&"--lease") { &[] } else { &["--lease", "2s"] };
+    let lease: &[&str] = if more.contains(&"--lease") { &[] } else { &LONG };
     start(world, &[&["--share", "--summary", &summary], lease, more].concat())
 }
 
-/// The lease for tests in which no machine is killed. On a busy computer, a machine may not renew a
-/// lease of seconds in time.
+/// The lease of machines that stay. On a busy computer, a machine may not extend a lease of seconds
+/// in time.
 const LONG: [&str; 2] = ["--lease", "5min"];
+
+/// The lease of machines that are killed or suspended: others soon take over their parts.
+const SHORT: [&str; 2] = ["--lease", "2s"];
 
 /// Whether the table of parts exists. Within a transaction, `to_regclass` may not see new tables.
 const BEGUN: &str = "SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'parts')";
@@ -109,7 +112,7 @@ fn machines_share_many_files() {
     let all: Vec<&str> = paths.iter().map(String::as_str).collect();
     for count in [2, 4] {
         world.sql("TRUNCATE t; DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
-        let done = machines_with_a_part_each(&mut world, count, &[&all[..], &LONG].concat());
+        let done = machines_with_a_part_each(&mut world, count, &all);
         assert_eq!(sum(&done, "loaded"), 200_000, "{done:?}");
         assert_eq!(sum(&done, "read"), 200_000, "{done:?}");
         let busy = done.iter().filter(|summary| summary["loaded"] != 0).count();
@@ -131,7 +134,7 @@ fn machines_share_one_large_file() {
     // A byte order mark precedes the header.
     let bytes = [b"\xef\xbb\xbf", quoted(150_000).as_slice()].concat();
     let (mut world, paths) = worlds_files(&[("big.csv", bytes)], true);
-    let all = [paths[0].as_str(), "--header", "--commit-every", "512kB", LONG[0], LONG[1]];
+    let all = [paths[0].as_str(), "--header", "--commit-every", "512kB"];
     for count in [1, 2, 4] {
         world.sql("TRUNCATE t; DROP SCHEMA IF EXISTS pgsluice_loads CASCADE");
         let done = machines(&world, count, &all);
@@ -243,7 +246,7 @@ fn a_damaged_file_stops_its_part() {
     // The first block, after the header with the name, gets a type that no block has.
     bytes[10 + "a.csv\0".len()] = 0xff;
     fs::write(&damaged, &bytes).unwrap();
-    let all = [&paths[0], &damaged, &paths[1], "--commit-every", "64kB", LONG[0], LONG[1]];
+    let all = [&paths[0], &damaged, &paths[1], "--commit-every", "64kB"];
     world.sql("BEGIN; LOCK TABLE t IN SHARE MODE");
     let first = machine(&world, "0.json", &all);
     wait_until(|| "nothing begins".into(), || world.sql(BEGUN) == "t");
@@ -274,7 +277,7 @@ fn a_damaged_file_stops_none_of_those_that_are_taken_with_it() {
     paths[1] += ".gz";
     let packed = fs::read(&paths[1]).unwrap();
     fs::write(&paths[1], &packed[..packed.len() / 2]).unwrap();
-    let all: Vec<&str> = paths.iter().map(String::as_str).chain(LONG).collect();
+    let all: Vec<&str> = paths.iter().map(String::as_str).collect();
     world.sql("BEGIN; LOCK TABLE t IN SHARE MODE");
     let first = machine(&world, "0.json", &all);
     wait_until(|| "nothing begins".into(), || world.sql(BEGUN) == "t");
@@ -326,12 +329,12 @@ fn loads_that_are_not_shared_wait() {
     let all = [paths[0].as_str(), "--commit-every", "256kB"];
     // The first load does not end before the others start.
     world.sql("BEGIN; LOCK TABLE t IN SHARE MODE");
-    let first = machine(&world, "first.json", &[&all[..], &LONG].concat());
+    let first = machine(&world, "first.json", &all);
     wait_until(|| "nothing begins".into(), || world.sql(BEGUN) == "t");
     let leased = "SELECT count(*) FROM pgsluice_loads.leases";
     wait_until(|| "nothing is leased".into(), || world.sql(leased) == "1");
     let alone = start(&world, &all);
-    let shared = machine(&world, "shared.json", &[&all[..], &LONG].concat());
+    let shared = machine(&world, "shared.json", &all);
     world.sql("COMMIT");
     ended(&world, "first.json", first);
     assert!(alone.wait_with_output().unwrap().status.success());
@@ -339,6 +342,7 @@ fn loads_that_are_not_shared_wait() {
     whole(&mut world, "all three");
     // The other way round: a load without `--share` is killed, and machines continue it together.
     world.sql("TRUNCATE t; DROP SCHEMA pgsluice_loads CASCADE");
+    world.shut_gate();
     let mut child = start(&world, &all);
     let commits = "SELECT to_regclass('pgsluice_loads.commits') IS NOT NULL";
     wait_until(|| "nothing begins".into(), || world.sql(commits) == "t");
@@ -346,6 +350,7 @@ fn loads_that_are_not_shared_wait() {
     wait_until(|| "nothing is committed".into(), || world.sql(commits) == "t");
     child.kill().unwrap();
     child.wait().unwrap();
+    world.open_gate();
     let done = machines(&world, 2, &all);
     assert!(sum(&done, "records_known") > 0, "{done:?}");
     whole(&mut world, "continued together");
@@ -373,12 +378,10 @@ fn the_same_bytes_are_loaded_once() {
 fn another_file_of_the_name_is_refused() {
     let (mut world, paths) = worlds_files(&[("a.csv", lines(0, 300_000))], false);
     let all = [paths[0].as_str(), "--commit-every", "256kB"];
+    world.shut_gate();
     let child = machine(&world, "0.json", &all);
-    let begun = "SELECT to_regclass('pgsluice_loads.parts') IS NOT NULL";
-    wait_until(|| "nothing begins".into(), || world.sql(begun) == "t");
-    let taken = "SELECT count(*) > 3 FROM pgsluice_loads.parts";
-    wait_until(|| "nothing is divided".into(), || world.sql(taken) == "t");
-    assert!(signal(child.id(), Signal::SIGSTOP));
+    world.suspend_at_gate(&child);
+    assert_eq!(world.sql("SELECT count(*) > 3 FROM pgsluice_loads.parts"), "t");
     fs::write(&paths[0], lines(1, 300_000)).unwrap();
     let said =
         world.load(&[&all[..], &["--table", "t", "--once", "--share"]].concat()).unwrap_err();
