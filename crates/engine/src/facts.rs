@@ -268,7 +268,7 @@ pub struct TableFacts {
     pub triggers: Vec<TriggerFacts>,
     /// number of its foreign keys
     pub foreign_keys: u32,
-    /// other tables refer to it
+    /// other tables refer to it, so the server does not truncate it alone
     pub referenced: bool,
     /// a publication sends its rows to subscribers
     pub published: bool,

@@ -17,6 +17,7 @@ use crate::repair::{end_earlier, end_nothing, put_back_on};
 use crate::report::Summary;
 use crate::session::conn::Conn;
 use crate::session::lane::{Lane, LaneCounts};
+use crate::session::spare_connection::SpareConnection;
 use crate::session::{create, emptied, extension_report, staged, transaction, unchanged};
 use crate::text::Text;
 use crate::watch::Watch;
@@ -31,7 +32,7 @@ mod summary;
 use checks::not_emptied;
 use commit::{commit, commit_recorded, complete};
 pub(crate) use rows::{open_lanes, total};
-use rows::{send_rows, Sent};
+use rows::{open_spare, send_rows, Sent};
 use summary::{summarise, Done, Stopwatch};
 
 /// A load: its options, and where it reports its progress.
@@ -74,7 +75,14 @@ pub(crate) fn load(job: &Job<'_>) -> Result<Summary, Error> {
         }
         watch.progress.bytes.set(0);
         watch.progress.records.set(0);
-        result = run(&Job { options: &options, watch, on_event: &|_| (), recording: None });
+        let again = run(&Job { options: &options, watch, on_event: &|_| (), recording: None });
+        // An error of neither the server nor a record, as of a refused connection, would hide the
+        // first one.
+        let of_rows = |e: &Error| e.server().is_some() || e.place().is_some();
+        let counts = |e: &Error| of_rows(e) || e.changed().is_some();
+        if again.is_ok() || again.as_ref().is_err_and(counts) {
+            result = again;
+        }
     }
     // Before there was a connection, the error need not say that nothing is loaded.
     let begun = watch.progress.phase() > Phase::Opening;
@@ -145,13 +153,7 @@ pub(crate) fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
     options.check_reject_files()?;
     let job = &Job { options, watch, on_event, recording };
     watch.progress.total_bytes.set(reader.total_bytes());
-    let mut conn = match recording.and_then(|recording| recording.connection()) {
-        Some(conn) => conn,
-        None => watch.connect(&options.target.url)?,
-    };
-    if let Some(recording) = recording {
-        recording.check_head(&mut conn, reader.head().as_deref())?;
-    }
+    let mut conn = connect(job, &reader)?;
     clock.seconds.open = clock.lap();
 
     job.begin(Phase::Inspecting);
@@ -165,13 +167,16 @@ pub(crate) fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
         let (counts, none) = (LaneCounts::default(), Amount::default());
         not_emptied(&plan, options, &Through::default(), &counts, none)?;
     }
+    let mut spare = open_spare(&plan, options, watch)?;
     let maintenance = watch.interruptible(conn.canceller(), || {
         Maintenance::take_down(&mut conn, &plan, options, watch)
     })?;
-    let rows = execute(job, conn, reader, &plan, &maintenance, &mut clock)
-        .map_err(|e| create::take_back(plan.causes.explain(e, &plan, options), &plan, options));
+    let rows = execute(job, conn, reader, &plan, &maintenance, &mut spare, &mut clock);
+    let rows = rows.map_err(|e| {
+        create::take_back(plan.causes.explain(e, &plan, options), &plan, options, &mut spare)
+    });
     // What was committed as dropped for lanes must be recreated, even if the rows have failed.
-    let (mut done, mut steps) = maintenance.settle(rows, &options.target.url, plan.lanes)?;
+    let (mut done, mut steps) = maintenance.settle(rows, &options.target.url, plan.lanes, spare)?;
     let locks = maintenance.locks(&plan, options, locked.elapsed().as_secs_f64());
     steps.splice(0..0, maintenance.steps_before());
     let conn = &mut done.lanes[0].conn;
@@ -202,6 +207,19 @@ pub(crate) fn load_sources(job: &Job<'_>) -> Result<Summary, Error> {
     Ok(summary)
 }
 
+/// The first connection: the one that has registered the load, if it is recorded.
+fn connect(job: &Job<'_>, reader: &Reader) -> Result<Conn, Error> {
+    let Job { options, watch, recording, .. } = *job;
+    let mut conn = match recording.and_then(|recording| recording.connection()) {
+        Some(conn) => conn,
+        None => watch.connect(&options.target.url)?,
+    };
+    if let Some(recording) = recording {
+        recording.check_head(&mut conn, reader.head().as_deref())?;
+    }
+    Ok(conn)
+}
+
 /// Begins the load's transaction, locks the table and makes the plan.
 fn lock_and_plan(job: &Job<'_>, conn: &mut Conn, reader: &Reader) -> Result<Arc<Plan>, Error> {
     let Job { options, watch, recording, .. } = *job;
@@ -222,6 +240,7 @@ fn execute(
     reader: Reader,
     plan: &Arc<Plan>,
     maintenance: &Maintenance,
+    spare: &mut SpareConnection,
     clock: &mut Stopwatch,
 ) -> Result<Done, Error> {
     let Job { options, watch, .. } = *job;
@@ -237,7 +256,7 @@ fn execute(
 
     job.begin(Phase::Loading);
     let stayed = |e: Error| maintenance.move_sequences_of_stayed(e, plan, options);
-    let sent = send_rows(job, conn, reader, plan).map_err(stayed)?;
+    let sent = send_rows(job, conn, reader, plan, spare).map_err(stayed)?;
     let Sent { through, counts, mut lanes, rejected } = sent;
     clock.seconds.load = clock.lap();
     not_emptied(plan, options, &through, &counts, rejected).map_err(|e| lanes[0].stayed(e))?;
@@ -261,7 +280,7 @@ fn execute(
     }
     let transactions = match job.recording {
         Some(recording) => commit_recorded(recording, &mut lanes, &counts).map(|()| 0)?,
-        None => commit(job, &mut lanes, plan, &mut steps).map_err(stayed)?,
+        None => commit(job, &mut lanes, plan, spare, &mut steps).map_err(stayed)?,
     };
     if plan.commits_first() {
         // Only now can one connection see the keys of all lanes. Many are passed already.

@@ -75,6 +75,8 @@ impl<'e> Loader<'e> {
     pub fn run(&self) -> Result<Summary, Error> {
         let Loader { options, watch, on_event } = self;
         options.check()?;
+        watch.progress.bytes.set(0);
+        watch.progress.records.set(0);
         let job = Job { options, watch, on_event, recording: None };
         match options.once.as_ref().is_some_and(|once| once.share.is_some()) {
             true => share::run(&job),

@@ -90,6 +90,8 @@ pub struct Plan {
     pub layout: Layout,
     /// each file must be one statement, because statement triggers fire for each
     pub one_statement: bool,
+    /// each file should be one COPY, if its form allows that: see `wire::one_copy`
+    pub(crate) one_copy: bool,
     /// lines without quotes and backslashes may be sent unchanged as text
     pub plain: bool,
     /// `COPY … WITH (FREEZE)`
@@ -199,6 +201,7 @@ pub fn plan(facts: &Facts, options: &Options) -> Result<Arc<Plan>, Error> {
         shape,
         layout,
         one_statement: table.statement_triggers() && triggers_fire(choice.method, table, options),
+        one_copy: false,
         plain: false,
         // FREEZE does not work within the savepoints of rejects.
         freeze: choice.freeze && options.rejects.is_none(),
@@ -244,9 +247,11 @@ fn complete(plan: &mut Plan, facts: &Facts, options: &Options) -> Result<(), Err
     route::route(plan, facts, options);
     nodes::to_nodes(plan, facts, options)?;
     commits(plan, options);
-    if facts.table.statement_triggers() && triggers_fire(plan.method, &facts.table, options) {
+    let fire = triggers_fire(plan.method, &facts.table, options);
+    if facts.table.statement_triggers() && fire {
         plan.notes.extend(fired_for(plan, options));
     }
+    plan.one_copy = facts.table.refers_to_itself || fire && one_copy(&facts.table).is_some();
     plan.plain = plain(plan, options) && one_copy(&facts.table).is_none();
     plan.lands_by_chunk = lands_by_chunk(plan, facts, options);
     around_a_check(plan);
@@ -266,9 +271,7 @@ fn around_a_check(plan: &mut Plan) {
 /// With `staged`: the files cannot be read again to find the place of a record.
 fn lands_by_chunk(plan: &Plan, facts: &Facts, options: &Options) -> bool {
     let stops_unread = !facts.input.again && options.rejects.is_none();
-    let fire = triggers_fire(plan.method, &facts.table, options);
-    let whole = facts.table.refers_to_itself || fire && one_copy(&facts.table).is_some();
-    plan.landing.is_some() && stops_unread && !whole
+    plan.landing.is_some() && stops_unread && !plan.one_copy
 }
 
 /// The columns of the new table, if some records may not fit the inferred types.

@@ -52,7 +52,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Stops the load: sends requests to cancel to the server, and everything is rolled back.
+    /// Stops the load: sends requests to cancel to the server, and everything is rolled back. The
+    /// [`Loader`](crate::Loader) does not run again.
     pub fn cancel(&self) {
         self.stop.set();
         for canceller in self.cancellers.lock().unwrap_or_else(|e| e.into_inner()).iter() {

@@ -26,6 +26,22 @@ fn a_small_load_sends_few_statements() {
     assert!(sent.len() <= 34, "{}: {sent:#?}", sent.len());
 }
 
+/// A load that locks its table first looks only then for prepared lanes of a load that is gone, and
+/// not again when it drops indexes.
+#[test]
+fn prepared_lanes_are_looked_for_once() {
+    let mut world = World::new(each_major().last().unwrap());
+    world.sql("CREATE TABLE t (a int PRIMARY KEY, b text); INSERT INTO t VALUES (0, 'x')");
+    let file = world.file("rows.csv", b"1,x\n2,y\n");
+    let mut log = 0;
+    world.log(&mut log);
+    world.load(&[&file, "--table", "t", "--indexes", "rebuild"]).unwrap();
+    let sent = statements(&world, &mut log);
+    let looked = sent.iter().filter(|s| s.contains("DISTINCT ON (load) load")).count();
+    assert_eq!(looked, 1, "{sent:#?}");
+    assert!(sent.iter().any(|s| s.contains("DROP CONSTRAINT t_pkey")), "{sent:#?}");
+}
+
 /// With rejects, the savepoint of a chunk and its release are sent together with other statements.
 /// The condition of `--where` may end with a comment.
 #[test]

@@ -1,6 +1,6 @@
 //! `--truncate`: the table has only the new rows, and other tables keep theirs.
 
-use crate::common::{each_major, left_out, World};
+use crate::common::{each_major, left_out, wait_until, World};
 use crate::methods::with_extension;
 use std::process::Output;
 
@@ -47,6 +47,38 @@ fn other_tables_keep_their_rows() {
     assert!(told.contains("--method lanes deletes its rows instead"), "{told}");
     assert_eq!(world.load(&[&base[1..], &LANES].concat()).unwrap()["loaded"], 2);
     assert_eq!(world.sql("SELECT count(*) || ' ' || min(id) FROM p"), "2 3");
+}
+
+/// A foreign key that is NOT ENFORCED changes no rows when rows are deleted. It forbids TRUNCATE only
+/// where the server looks for it: if the table has a trigger.
+#[test]
+fn keys_that_are_not_enforced_forbid_what_the_server_forbids() {
+    let newest = each_major().into_iter().max_by_key(|i| i.version.major).unwrap();
+    if newest.version.major < 18 {
+        return left_out("foreign keys that are not enforced, which came with PostgreSQL 18");
+    }
+    let mut world = World::new(&newest);
+    world.sql(
+        "CREATE TABLE p (id int PRIMARY KEY); INSERT INTO p VALUES (1), (2);
+         CREATE TABLE c (pid int REFERENCES p ON DELETE CASCADE NOT ENFORCED);
+         INSERT INTO c VALUES (1)",
+    );
+    let file = world.file("rows.csv", b"3\n4\n");
+    let trigger = "CREATE TRIGGER g BEFORE UPDATE ON p FOR EACH ROW \
+         EXECUTE FUNCTION suppress_redundant_updates_trigger()";
+    for (more, forbidden) in [("", false), (trigger, true)] {
+        world.sql(more);
+        assert_eq!(world.conn.exec("BEGIN; TRUNCATE p").is_err(), forbidden);
+        world.sql("ROLLBACK");
+        match world.load(&[&file, "--table", "p", LANES[0]]) {
+            Ok(summary) => assert!(!forbidden && summary["loaded"] == 2, "{summary}"),
+            Err(told) => assert!(forbidden && told.contains("cannot be truncated"), "{told}"),
+        }
+        let lanes = [&[file.as_str(), "--table", "p"], &LANES[..]].concat();
+        assert_eq!(world.load(&lanes).unwrap()["loaded"], 2);
+        let left = "SELECT (SELECT count(*) || ' ' || min(id) FROM p) || ' ' || count(*) FROM c";
+        assert_eq!(world.sql(left), "2 3 1");
+    }
 }
 
 /// With lanes, a trigger or a rule may keep rows that should be deleted. The load then fails, and
@@ -100,6 +132,28 @@ fn a_partitioned_table_that_refers_to_itself_is_truncated() {
     world.sql("CREATE TABLE c (a int REFERENCES t)");
     let told = world.load(&[&file, "--table", "t", "--truncate"]).unwrap_err();
     assert!(told.contains("cannot be truncated"), "{told}");
+}
+
+/// A load that waits for a partitioned table holds no lock of its partitions. The session that it
+/// waits for may need them, and each would wait for the other.
+#[test]
+fn partitions_are_not_locked_before_their_table() {
+    let mut world = world();
+    world.sql(
+        "CREATE TABLE p (a int) PARTITION BY RANGE (a);
+         CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)",
+    );
+    let file = world.file("rows.csv", b"1\n2\n");
+    world.sql("BEGIN; LOCK TABLE ONLY p IN ACCESS SHARE MODE");
+    let load = world.start(&["load", &file, "--table", "p", "--truncate", "--quiet"]);
+    let waits = "SELECT count(*) FROM pg_locks WHERE relation = 'p'::regclass AND NOT granted";
+    wait_until(|| "no load waits for the table".into(), || world.sql(waits) == "1");
+    let held = "SELECT count(*) FROM pg_locks WHERE relation = 'p1'::regclass";
+    assert_eq!(world.sql(held), "0");
+    world.sql("COMMIT");
+    let output = load.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(world.sql("SELECT count(*) FROM p"), "2");
 }
 
 /// A table that inherits from the loaded one is not emptied, also if the loaded one is foreign, and

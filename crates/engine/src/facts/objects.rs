@@ -101,6 +101,8 @@ pub struct ForeignKey {
     pub odd: Option<String>,
     /// the other table, quoted and qualified
     pub referenced: String,
+    /// `pg_class.oid` of the other table
+    pub referenced_oid: u32,
     /// how it is dropped and recreated
     #[serde(flatten)]
     pub steps: Steps,

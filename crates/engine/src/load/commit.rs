@@ -8,6 +8,7 @@ use crate::plan::Plan;
 use crate::session::conn::Conn;
 use crate::session::lane::{Lane, LaneCounts};
 use crate::session::sequences::{by_speed, farthest, pass_key};
+use crate::session::spare_connection::SpareConnection;
 use crate::session::transaction;
 use crate::session::two_phase::{PreparedLanes, EMPTIED};
 use crate::sniff::counted;
@@ -47,6 +48,7 @@ pub(super) fn commit(
     job: &Job<'_>,
     lanes: &mut [Lane],
     plan: &Plan,
+    spare: &mut SpareConnection,
     steps: &mut Vec<String>,
 ) -> Result<u64, Error> {
     let Job { options, watch, .. } = *job;
@@ -64,8 +66,14 @@ pub(super) fn commit(
     let emptied = plan.lanes > 1 && plan.before.iter().any(|s| s.starts_with("DELETE"));
     if plan.two_phase {
         let mut conns: Vec<&mut Conn> = lanes.iter_mut().map(|lane| &mut lane.conn).collect();
-        let prepared = PreparedLanes::prepare(&mut conns, url)?;
-        prepared.commit(&mut conns, url, emptied).map_err(|e| naming(e, &behind))?;
+        let mut guard = spare.take(url)?;
+        let done = PreparedLanes::prepare(&mut conns, &mut guard, url).and_then(|prepared| {
+            prepared.commit(&mut conns, url, emptied).map_err(|e| naming(e, &behind))
+        });
+        // This releases the lock: `repair` may end what is left.
+        let _ = guard.exec("ROLLBACK");
+        spare.keep(guard);
+        done?;
         return Ok(lanes.len() as u64);
     }
     let mut committed = 0;

@@ -11,8 +11,9 @@ use crate::reject::{not_created, Amount, RejectFile, RejectForm, Rejects};
 use crate::session::conn::Conn;
 use crate::session::deadlock_watch::DeadlockWatch;
 use crate::session::lane::{Lane, LaneCounts};
+use crate::session::spare_connection::SpareConnection;
 use crate::session::{staged, transaction, unchanged};
-use crate::text::text;
+use crate::text::{text, Text};
 use crate::watch::Watch;
 use std::io;
 use std::sync::Arc;
@@ -35,11 +36,12 @@ pub(super) fn send_rows(
     conn: Conn,
     reader: Reader,
     plan: &Arc<Plan>,
+    spare: &mut SpareConnection,
 ) -> Result<Sent, Error> {
     let options = job.options;
     let rejects = rejects(&reader, job)?;
     // The reject files exist now: whatever fails from here on, they are closed.
-    let run = through_lanes(job, conn, reader, plan, &rejects);
+    let run = through_lanes(job, conn, reader, plan, &rejects, spare);
     let (through, mut lanes, rejected) = close_rejects(rejects, run)?;
     let mut counts = total(&lanes);
     check_counts(plan, &through, &counts, rejected.records)?;
@@ -61,6 +63,7 @@ fn through_lanes(
     reader: Reader,
     plan: &Arc<Plan>,
     rejects: &Option<Arc<Rejects>>,
+    spare: &mut SpareConnection,
 ) -> Ran {
     let Job { options, watch, .. } = job;
     let mut lanes = open_lanes(conn, plan, options, watch, rejects)?;
@@ -69,13 +72,36 @@ fn through_lanes(
     }
     // Rejects of nodes are kept together with those of the lane.
     lanes[0].open_nodes(watch, options, job.recording)?;
-    let deadlocks = DeadlockWatch::watch(&mut lanes, options, &watch.progress)?;
+    let deadlocks = DeadlockWatch::watch(&mut lanes, spare, options, &watch.progress)?;
     let run = pipeline::run(reader, plan, lanes, &watch.progress, &watch.stop)
         .and_then(|(through, lanes)| Ok((through, check_deferred(lanes, plan)?)));
     match deadlocks {
-        Some(deadlocks) => deadlocks.end(run),
+        Some(deadlocks) => deadlocks.end(run, spare),
         None => run,
     }
+}
+
+/// Opens the connection that several lanes need besides their own, before anything is committed.
+///
+/// # Errors
+///
+/// As for [`SpareConnection::open`].
+pub(super) fn open_spare(
+    plan: &Plan,
+    options: &Options,
+    watch: &Watch,
+) -> Result<SpareConnection, Error> {
+    match plan.lanes {
+        1 => Ok(SpareConnection::default()),
+        _ => SpareConnection::open(&options.target.url, watch)
+            .map_err(|e| e.with_hint(fewer_lanes(plan))),
+    }
+}
+
+/// The hint if a connection is refused. The first lane has connected, so connections in general
+/// work.
+fn fewer_lanes(plan: &Plan) -> Text {
+    text!("{} lanes need one connection each, and one more; use fewer with `lanes` N", plan.lanes)
 }
 
 /// Opens the lanes and begins their transactions. `first` is the connection that read the facts.
@@ -96,10 +122,8 @@ pub(crate) fn open_lanes(
     }
     let mut lanes = vec![lane(first)];
     for _ in 1..plan.lanes {
-        // The first lane has connected, so connections in general work.
-        let fewer =
-            text!("{} lanes need one connection each; use fewer with `lanes` N", plan.lanes);
-        let mut conn = watch.connect(&options.target.url).map_err(|e| e.with_hint(fewer))?;
+        let mut conn =
+            watch.connect(&options.target.url).map_err(|e| e.with_hint(fewer_lanes(plan)))?;
         transaction::begin(&mut conn, options)?;
         lanes.push(lane(conn));
     }

@@ -67,7 +67,7 @@ pub struct PutBack {
 /// # Errors
 ///
 /// The connection is lost, the server rejects what the user has requested, or prepared lanes of a
-/// load that is gone hold locks of the table.
+/// load that is gone hold locks of the table, or of one that a dropped foreign key refers to.
 pub fn take_down(
     conn: &mut Conn,
     oid: u32,
@@ -78,8 +78,14 @@ pub fn take_down(
     let mut decision = decide(&objects, request);
     let by_rule = request.indexes == Indexes::Auto;
     let waits = !by_rule || request.truncates;
-    if decision.down().any(|c| c.kind != "index" || waits) {
+    // A session that holds the lock looked for such lanes before it waited, and none can follow.
+    if !request.locked && decision.down().any(|c| c.kind != "index" || waits) {
         refuse_to_wait(conn, oid, &objects.relation.name)?;
+    }
+    // To drop a foreign key, the server locks the other table, too.
+    let drops = |name: &str| decision.down().any(|c| c.kind == "foreign key" && c.name == name);
+    for key in objects.foreign_keys.iter().filter(|key| drops(&key.name)) {
+        refuse_to_wait(conn, key.referenced_oid, &key.referenced)?;
     }
     if decision.down().any(|c| c.kind == "index") {
         if lock_table(conn, &objects.relation.name, waits)? {
@@ -192,9 +198,10 @@ pub fn put_back(conn: &mut Conn, taken: &TakenDown) -> Result<PutBack, Error> {
 
 /// The server's error, with a hint.
 fn refused(error: Error, choice: &Choice) -> Error {
-    // A server's hint on the function of an index names neither the index nor the way out.
-    let of_index = choice.kind == "index" && !error.sqlstate().is_empty();
-    if error.hint().is_some() && !of_index {
+    // If the function of an index lacks something, the server's hint names neither the index nor
+    // the way out.
+    let lacks = matches!(error.sqlstate(), "42883" | "42P01" | "42704");
+    if error.hint().is_some() && !(lacks && choice.kind == "index") {
         return error;
     }
     match (error.sqlstate(), choice.kind.as_str()) {

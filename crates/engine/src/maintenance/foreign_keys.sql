@@ -20,6 +20,7 @@ SELECT json_build_object(
     WHEN EXISTS (SELECT FROM pg_seclabel l WHERE l.objoid = k.oid)
       THEN 'it has a security label' END,
   'referenced', format('%I.%I', pn.nspname, p.relname),
+  'referenced_oid', p.oid::bigint,
   'drop', format('ALTER TABLE %I.%I DROP CONSTRAINT %I', n.nspname, t.relname, k.conname),
   'attach', array_remove(ARRAY[
     format('ALTER TABLE %I.%I ADD CONSTRAINT %I %s NOT VALID', n.nspname, t.relname, k.conname,

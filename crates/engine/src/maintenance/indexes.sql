@@ -11,6 +11,8 @@ WITH i AS (
     t.relreplident, t.relkind AS table_kind, t.relowner AS table_owner,
     pg_get_indexdef(c.oid) AS definition,
     obj_description(c.oid, 'pg_class') AS index_comment,
+    -- The server derives the names of an index's columns again; if one was renamed,
+    -- or its table's column, the name is put back too.
     ARRAY(SELECT a.attname FROM pg_attribute a WHERE a.attrelid = c.oid ORDER BY a.attnum)::text[]
       AS columns,
     ARRAY(SELECT format('%s:%s', a.attnum, a.attstattarget) FROM pg_attribute a
@@ -31,9 +33,10 @@ WITH i AS (
   WHERE i.indrelid = $1::oid
 ), j AS (
   SELECT i.*, contype = 'x' OR period AS by_constraint,
-    -- The server derives the names of an index's columns again; if one was renamed,
-    -- or its table's column, the name is put back too.
-    format('SET LOCAL default_tablespace = %L', coalesce(spcname, '')) AS place
+    -- Sent before the definition, whose literals are written for this setting of backslashes. The
+    -- server reads all literals of a message before it executes anything, so it is another message.
+    format('SET LOCAL default_tablespace = %L; SET LOCAL standard_conforming_strings = on',
+      coalesce(spcname, '')) AS place
   FROM i
 )
 SELECT json_build_object(

@@ -10,9 +10,11 @@ use crate::plan::policy::Course;
 use crate::plan::Plan;
 use crate::session::conn::Conn;
 use crate::session::sequences::names;
+use crate::session::spare_connection::SpareConnection;
 use crate::session::{extension_report, transaction, unchanged};
 use crate::text::{text, Text};
 use crate::watch::Watch;
+use std::sync::Mutex;
 
 mod after;
 mod change;
@@ -298,18 +300,19 @@ impl Maintenance {
         }
     }
 
-    /// Recreates what was committed as dropped, after lanes have committed or failed. Returns the
-    /// load's result and the steps. If a failed load has left prepared transactions, the objects are
-    /// left to `repair`.
+    /// Recreates what was committed as dropped, after lanes have committed or failed. The spare
+    /// connection is enough for that, and others may be refused. Returns the load's result and the
+    /// steps. If a failed load has left prepared transactions, the objects are left to `repair`.
     ///
     /// # Errors
     ///
     /// That of the load, or some objects are still missing.
-    pub fn settle<T>(
+    pub(crate) fn settle<T>(
         &self,
         rows: Result<T, Error>,
         url: &str,
         workers: usize,
+        mut spare: SpareConnection,
     ) -> Result<(T, Vec<String>), Error> {
         if self.guard.is_none() {
             return rows.map(|rows| (rows, Vec::new()));
@@ -321,7 +324,12 @@ impl Maintenance {
             let down = entry.choices.iter().map(|c| (c.object.clone(), why.clone()));
             (Vec::new(), down.collect())
         } else {
-            match put_back_committed(&|| Conn::open(url), workers, entry, None, &|| false) {
+            let first = Mutex::new(Some(spare.take(url)));
+            let open = || {
+                let first = first.lock().unwrap_or_else(|e| e.into_inner()).take();
+                first.unwrap_or_else(|| Conn::open(url))
+            };
+            match put_back_committed(&open, workers, entry, None, &|| false) {
                 Ok(outcomes) => sorted(outcomes),
                 Err(error) => (Vec::new(), vec![(entry.relation_name.clone(), error)]),
             }

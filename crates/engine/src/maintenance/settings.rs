@@ -4,11 +4,12 @@ use crate::error::Error;
 use crate::session::conn::{quote_literal, Conn};
 
 /// With these settings, the server writes every name in full, and every constant in a form that is
-/// read as the same value under any settings.
+/// read as the same value under any settings. Backslashes are the exception: `place` in
+/// `indexes.sql` sets `standard_conforming_strings` before a definition is executed.
 const EXACT: &str = "SELECT name, pg_catalog.current_setting(name), \
     pg_catalog.set_config(name, value, true) FROM (VALUES ('search_path', 'pg_catalog'), \
-    ('extra_float_digits', '3'), ('DateStyle', 'ISO'), ('IntervalStyle', 'postgres')) \
-    AS exact(name, value)";
+    ('extra_float_digits', '3'), ('DateStyle', 'ISO'), ('IntervalStyle', 'postgres'), \
+    ('standard_conforming_strings', 'on')) AS exact(name, value)";
 
 /// Memory that the server requires for each process of a build (`plan_create_index_workers`), in
 /// MB.
@@ -30,8 +31,7 @@ pub(super) fn exact(conn: &mut Conn) -> Result<String, Error> {
 }
 
 /// Raises `maintenance_work_mem` until the transaction ends, if it has the server's default and is
-/// too low for parallel workers. It is set to what the allowed number of workers needs. More did
-/// not help, and without workers it did harm (`docs/guide/objects.md`). A value that someone has
+/// too low for the allowed number of parallel workers, to what they need. A value that someone has
 /// set is kept. Returns the name and the value that were set.
 ///
 /// # Errors

@@ -95,6 +95,7 @@ pub(super) fn default_lanes(cores: usize, server: &ServerFacts) -> usize {
 /// purpose.
 pub(super) fn connections(plan: &Plan, options: &Options) -> Vec<(usize, &'static str)> {
     let nodes = plan.nodes.as_ref().map_or(0, |to| to.nodes.len());
+    let together = plan.nodes.as_ref().is_some_and(|to| to.together);
     let several = usize::from(plan.lanes > 1);
     let down = usize::from(plan.lanes > 1 && plan.maintenance.any_down());
     let once = options.once.as_ref();
@@ -103,6 +104,7 @@ pub(super) fn connections(plan: &Plan, options: &Options) -> Vec<(usize, &'stati
         (if nodes == 0 { plan.lanes } else { 0 }, "for rows"),
         (nodes, "for rows, one on each node"),
         (usize::from(nodes > 0), "to lock the partitioned table"),
+        (usize::from(together), "to record the commit of the nodes"),
         (several, "to detect lanes that wait for each other"),
         (down, "to lock the record of what is dropped or disabled"),
         (usize::from(once.is_some()), "to claim the files, in a transaction until the end"),

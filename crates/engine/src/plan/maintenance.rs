@@ -24,6 +24,7 @@ impl Plan {
                 _ => Course::OneTransaction,
             },
             truncates: target.truncate,
+            locked: self.locked_first,
             private: self.private,
             no_lock_out: target.no_lock_out,
             new_rows: self.records.map(|n| n as f64),

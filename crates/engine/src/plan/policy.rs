@@ -44,6 +44,8 @@ pub struct Request {
     pub course: Course,
     /// the table is emptied first
     pub truncates: bool,
+    /// the load has locked the table against all other sessions already
+    pub locked: bool,
     /// nothing may lock out readers or writers
     pub no_lock_out: bool,
     /// the extension's COPY builds plain B-trees after all rows

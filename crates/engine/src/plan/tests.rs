@@ -184,6 +184,9 @@ fn each_of_several_files_is_one_copy() {
     let after = TriggerFacts { before: false, ..trigger(true) };
     let refers = of_several(|table| table.refers_to_itself = true);
     let fires = of_several(|_| ()).with(|c| c.table.triggers = vec![after]);
+    let before = of_several(|_| ()).with(|c| c.table.triggers = vec![trigger(true)]);
+    let one_copy = [&of_several(|_| ()), &before, &refers, &fires].map(|case| case.plan().one_copy);
+    assert_eq!(one_copy, [false, false, true, true]);
     chooses(&[
         (of_several(|_| ()), Method::CopyBinary, "typed"),
         (refers, Method::CopyCsv, "later rows of the file"),

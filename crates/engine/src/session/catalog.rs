@@ -159,10 +159,12 @@ pub fn find(conn: &mut Conn, name: &str) -> Result<Option<TableFacts>, Error> {
 }
 
 /// The facts about a table in one row, with [`LISTS`] in place of `$lists`. A foreign key of a
-/// partition to its partitioned table is not one of another table.
+/// partition to its partitioned table is not one of another table. A key that is NOT ENFORCED has no
+/// triggers. TRUNCATE looks for keys, whether enforced or not, only if the table has triggers or is
+/// partitioned (`heap_truncate_check_FKs`).
 const FACTS: &str = "SELECT (SELECT count(*) FROM pg_catalog.pg_constraint \
        WHERE conrelid = $1::oid AND contype = 'f'), \
-     EXISTS (SELECT 1 FROM pg_catalog.pg_constraint \
+     (c.relhastriggers OR c.relkind = 'p') AND EXISTS (SELECT 1 FROM pg_catalog.pg_constraint \
        WHERE confrelid = $1::oid AND contype = 'f' AND conrelid <> $1::oid AND conrelid NOT IN \
          (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass))), \
      (SELECT count(*) FROM pg_catalog.pg_partition_tree($1::oid::regclass) WHERE isleaf), \
@@ -187,9 +189,11 @@ const FACTS: &str = "SELECT (SELECT count(*) FROM pg_catalog.pg_constraint \
      row_security_active($1::oid), \
      (SELECT string_agg(rulename, E'\\n' ORDER BY rulename) FROM pg_catalog.pg_rewrite \
        WHERE ev_class = $1::oid AND ev_type = '3' AND ev_enabled <> 'D'), \
-     EXISTS (SELECT 1 FROM pg_catalog.pg_constraint \
-       WHERE contype = 'f' AND confdeltype IN ('c', 'n', 'd') AND (confrelid = $1::oid \
-         OR confrelid IN (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass))) \
+     EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k \
+       WHERE contype = 'f' AND confdeltype IN ('c', 'n', 'd') \
+         AND pg_catalog.to_jsonb(k)->>'conenforced' IS DISTINCT FROM 'false' \
+         AND (confrelid = $1::oid OR confrelid IN \
+           (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass))) \
        AND conrelid <> $1::oid AND conrelid NOT IN \
          (SELECT relid FROM pg_catalog.pg_partition_tree($1::oid::regclass))), \
      EXISTS (SELECT 1 FROM pg_catalog.pg_publication p, pg_catalog.pg_class k \

@@ -2,6 +2,7 @@
 
 use super::conn::Conn;
 use super::header;
+use super::spare_connection::SpareConnection;
 use super::transaction::BEGIN;
 use crate::causes::Causes;
 use crate::error::Error;
@@ -233,6 +234,11 @@ fn given_names(
     let cut = |name: &String| cut_name(name).to_owned();
     let names: Vec<Option<String>> = names.iter().map(|name| name.as_ref().map(cut)).collect();
     named_once(&names.iter().flatten().cloned().collect::<Vec<_>>())?;
+    if let Some(name) = names.iter().flatten().find(|name| naming::SYSTEM.contains(&name.as_str()))
+    {
+        return Err(Error::usage(format!("no column can be named {name}: a system column is"))
+            .with_hint("give it another name"));
+    }
     Ok(Some(names))
 }
 
@@ -260,13 +266,18 @@ fn table_name(conn: &mut Conn, name: &str) -> Result<String, Error> {
 /// Drops a table that `--create` has made and that had to be committed before the rows. Keeps the
 /// table if the method leaves rows in it, or if others have inserted rows. Prepared transactions of
 /// the load hold locks of the table, so this would wait for them forever.
-pub fn take_back(error: Error, plan: &Plan, options: &Options) -> Error {
+pub(crate) fn take_back(
+    error: Error,
+    plan: &Plan,
+    options: &Options,
+    spare: &mut SpareConnection,
+) -> Error {
     let is_dropped = plan.made.is_some() && plan.commits_first();
     if !is_dropped || error.changed().is_some() || error.leaves_prepared() {
         return error;
     }
     let table = &plan.table;
-    let dropped = Conn::open(&options.target.url).and_then(|mut conn| {
+    let dropped = spare.take(&options.target.url).and_then(|mut conn| {
         let locked = conn.exec(&format!("{BEGIN}; LOCK TABLE {table}"));
         // The load may have ended before others could see the table.
         if locked.as_ref().is_err_and(|e| e.sqlstate() == "42P01") {

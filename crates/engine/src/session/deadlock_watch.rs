@@ -16,6 +16,7 @@
 
 use super::conn::{Canceller, Conn};
 use super::lane::Lane;
+use super::spare_connection::SpareConnection;
 use super::transaction::AS_LOGGED_IN;
 use crate::error::{Error, Kind};
 use crate::options::Options;
@@ -77,17 +78,18 @@ enum Knot {
 pub struct DeadlockWatch {
     over: Arc<AtomicBool>,
     found: Arc<OnceLock<Knot>>,
-    thread: JoinHandle<()>,
+    thread: JoinHandle<Conn>,
 }
 
 impl DeadlockWatch {
-    /// Begins to watch; `None` for a single lane.
+    /// Begins to watch, over the spare connection; `None` for a single lane.
     ///
     /// # Errors
     ///
     /// A connection is lost, or there is none left for the watcher.
-    pub fn watch(
+    pub(crate) fn watch(
         lanes: &mut [Lane],
+        spare: &mut SpareConnection,
         options: &Options,
         progress: &Arc<Progress>,
     ) -> Result<Option<DeadlockWatch>, Error> {
@@ -99,21 +101,30 @@ impl DeadlockWatch {
             lane.process.find(&mut lane.conn)?;
             members.push((lane.process.clone(), lane.conn.canceller()));
         }
-        let conn = Conn::open(&options.target.url)?;
+        let mut conn = spare.take(&options.target.url)?;
         let pieces = options.in_pieces();
         let over = Arc::new(AtomicBool::new(false));
         let found = Arc::new(OnceLock::new());
         let (flags, progress) = ((over.clone(), found.clone()), progress.clone());
-        let thread =
-            thread::spawn(move || look(conn, &members, pieces, &progress, &flags.0, &flags.1));
+        let thread = thread::spawn(move || {
+            look(&mut conn, &members, pieces, &progress, &flags.0, &flags.1);
+            conn
+        });
         Ok(Some(DeadlockWatch { over, found, thread }))
     }
 
-    /// Ends the watch. If a lane was cancelled, replaces the server's message by the reason.
-    pub fn end<T>(self, outcome: Result<T, Error>) -> Result<T, Error> {
+    /// Ends the watch, and gives its connection back. If a lane was cancelled, replaces the
+    /// server's message by the reason.
+    pub(crate) fn end<T>(
+        self,
+        outcome: Result<T, Error>,
+        spare: &mut SpareConnection,
+    ) -> Result<T, Error> {
         self.over.store(true, Ordering::SeqCst);
         self.thread.thread().unpark();
-        let _ = self.thread.join();
+        if let Ok(conn) = self.thread.join() {
+            spare.keep(conn);
+        }
         outcome.map_err(|error| match self.found.get() {
             Some(Knot::Lane) if error.sqlstate() == CANCELED => of_lanes(&error),
             Some(Knot::OtherSession) if error.sqlstate() == CANCELED => of_another_session(),
@@ -185,7 +196,7 @@ fn waits(processes: &str, pieces: bool) -> String {
 /// Cancels a lane that waits for another one in two results in a row, or for as long as the load
 /// stands still if lanes commit several times (`pieces`). Does so again while it waits.
 fn look(
-    mut conn: Conn,
+    conn: &mut Conn,
     members: &[(LaneProcess, Arc<Canceller>)],
     pieces: bool,
     progress: &Progress,
@@ -218,7 +229,7 @@ fn look(
             let is_it = |of: &LaneProcess| of.known().as_ref() == Some(pid);
             if let Some((_, canceller)) = members.iter().find(|(of, _)| is_it(of)) {
                 let _ = found.set(knot);
-                cancel(&mut conn, pid, canceller);
+                cancel(conn, pid, canceller);
             }
         }
         before = direct;

@@ -246,10 +246,11 @@ impl Lane {
         self.in_piece = placed.prepared.chunk.part == Part::Piece;
         self.remember(placed, form, pool);
         sent?;
-        // A notice of which only a part has arrived must not end the COPY: see `wire::one_copy`.
+        // It may be a part of a notice, which must not end a COPY that should have the whole file. To
+        // tell the two apart takes a second if it is an error.
         let quiet = self.in_piece
             || self.conn.copy_probe()? == Probe::Quiet
-            || self.conn.copy_probe_again()? == Probe::Quiet;
+            || self.plan.one_copy && self.conn.copy_probe_again()? == Probe::Quiet;
         if quiet {
             return Ok(());
         }

@@ -19,6 +19,7 @@ pub(crate) mod prepared;
 mod refused;
 pub mod sequences;
 mod socket;
+pub(crate) mod spare_connection;
 pub mod staged;
 pub mod statement;
 pub mod target;

@@ -1,7 +1,7 @@
 //! How prepared transactions end. Ends those on nodes, for a session that has the decision, and
 //! refuses to wait for those that nobody is about to end.
 
-use super::conn::{quote_literal, Conn};
+use super::conn::{quote_literal, Conn, Rows};
 use super::transaction::{BEGIN, PAUSE, TRIES};
 use crate::error::Error;
 use crate::ledger::{self, PREPARED_LANES};
@@ -56,6 +56,26 @@ pub fn end(conn: &mut Conn, how: End, gid: &str) -> Result<bool, Error> {
     Err(busy.unwrap_or_else(|| Error::defect("a prepared transaction was not looked for")))
 }
 
+/// The prepared lanes, of any role, that hold locks of a table or of its partitions. One row for
+/// each load: the load, the name of a transaction, its owner, and whether that is this role. The
+/// query takes no lock of any of these tables: to wait for a partitioned table while holding its
+/// partitions could end in a deadlock.
+fn holders(conn: &mut Conn, oid: u32) -> Result<Rows, Error> {
+    conn.query(
+        &format!(
+            "SELECT DISTINCT ON (load) load, gid, owner, owner = current_user \
+             FROM {PREPARED_LANES} \
+               JOIN pg_catalog.pg_locks x ON x.transactionid = lanes.transaction AND x.pid IS NULL \
+               JOIN pg_catalog.pg_locks k \
+                 ON k.virtualtransaction = x.virtualtransaction AND k.pid IS NULL \
+             WHERE k.relation = $1::oid OR $1::oid IN (SELECT relid::oid \
+               FROM pg_catalog.pg_partition_ancestors(k.relation::regclass)) \
+             ORDER BY load, gid"
+        ),
+        &[Some(&oid.to_string())],
+    )
+}
+
 /// Refuses to wait for prepared lanes of an earlier load, of any role. They hold locks of the
 /// table, or of its partitions, until `repair` ends them, and other sessions would wait behind this
 /// load. Call this before a wait for a lock that excludes writers.
@@ -64,24 +84,15 @@ pub fn end(conn: &mut Conn, how: End, gid: &str) -> Result<bool, Error> {
 ///
 /// There are such lanes, and their load is gone; or the connection is lost.
 pub fn refuse_to_wait(conn: &mut Conn, oid: u32, table: &str) -> Result<(), Error> {
-    let loads = conn.query(
-        &format!(
-            "SELECT DISTINCT ON (load) load, gid, owner, owner = current_user FROM {PREPARED_LANES} \
-               JOIN pg_catalog.pg_locks x ON x.transactionid = lanes.transaction AND x.pid IS NULL \
-               JOIN pg_catalog.pg_locks k \
-                 ON k.virtualtransaction = x.virtualtransaction AND k.pid IS NULL \
-             WHERE k.relation IN (SELECT $1::oid UNION ALL \
-               SELECT relid::oid FROM pg_catalog.pg_partition_tree($1::oid::regclass)) \
-             ORDER BY load, gid"
-        ),
-        &[Some(&oid.to_string())],
-    )?;
-    for row in loads {
-        let text = |i: usize| row[i].clone().unwrap_or_default();
+    for seen in holders(conn, oid)? {
         // A load that is about to commit holds the lock of its first transaction.
-        if !ledger::lock(conn, &text(0))? {
+        if !ledger::lock(conn, seen[0].as_deref().unwrap_or_default())? {
             continue;
         }
+        // The load, or a repair, may have ended them before this lock was taken.
+        let now = holders(conn, oid)?;
+        let Some(row) = now.into_iter().find(|row| row[0] == seen[0]) else { continue };
+        let text = |i: usize| row[i].clone().unwrap_or_default();
         let gid = text(1);
         let message = format!(
             "an earlier load has not ended: the prepared transaction {gid} holds a lock of {table}"

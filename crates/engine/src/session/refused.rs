@@ -17,7 +17,7 @@ const SYSTEM_ROOTS: u32 = 16;
 /// stands for a name. The first match counts, so detailed causes come before more general ones. The
 /// message also has the names of the host, the database and the role, so no text should be a word
 /// that occurs in names.
-const CAUSES: [(&[&str], bool, &str); 31] = [
+const CAUSES: [(&[&str], bool, &str); 32] = [
     (
         &["could not translate host name", "Name or service not known"],
         true,
@@ -81,6 +81,12 @@ const CAUSES: [(&[&str], bool, &str); 31] = [
         ],
         true,
         "the server is not ready: try again in a moment",
+    ),
+    (
+        &["session is read-only", "session is not read-only", "in hot standby mode"],
+        true,
+        "no host that answers is in the state that target_session_attrs requires: name all hosts, or \
+         another state; after a failover, try again in a moment",
     ),
     (&["root certificate file \"system\""], false, ""),
     (
@@ -258,6 +264,10 @@ mod tests {
             ("SSL error: tlsv1 alert protocol version", "TLS failed", Kind::Failed),
             ("FATAL:  sorry, too many clients already", "free connection", Kind::Connection),
             ("FATAL:  the database system is starting up", "not ready", Kind::Connection),
+            ("session is read-only", "target_session_attrs", Kind::Connection),
+            ("session is not read-only", "target_session_attrs", Kind::Connection),
+            ("server is in hot standby mode", "target_session_attrs", Kind::Connection),
+            ("server is not in hot standby mode", "target_session_attrs", Kind::Connection),
             ("SSL error: certificate verify failed", "not signed", Kind::Failed),
             (
                 "server certificate for \"a\" does not match host name \"b\"",

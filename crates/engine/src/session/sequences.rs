@@ -27,6 +27,8 @@ pub(crate) struct KeySequence {
     greatest: i64,
     /// a session draws several numbers at once and keeps those that it does not need yet
     cached: bool,
+    /// it is not cached, or rows draw from no other sequence that is, as far as that is known
+    alone: bool,
     may_move: bool,
     may_read: bool,
     /// an index finds the farthest key
@@ -67,7 +69,8 @@ impl KeySequence {
         // Move by whole steps, so that a sequence that counts by tens keeps its last digit.
         let (whole, target) = (step - step.signum(), format!("number + steps * {step}::numeric"));
         // nextval would first give what the session has kept, and leave the sequence where it is. A
-        // session of a pooler may have kept numbers before the load.
+        // session of a pooler may have kept numbers before the load. This drops what it has kept of
+        // all sequences.
         let fresh = if self.cached { "DISCARD SEQUENCES; " } else { "" };
         format!(
             "{fresh}SELECT CASE WHEN {target} NOT BETWEEN {least}::numeric AND {greatest}::numeric THEN NULL \
@@ -167,7 +170,8 @@ pub(crate) fn by_speed(
 }
 
 /// Finds the sequences that can be moved by the key of each row that is sent: the role may move them,
-/// and no trigger changes the key. Each has the index of its column.
+/// no trigger changes the key, and the move drops no numbers that rows draw from other sequences:
+/// with each row, these would lose a whole CACHE. Each has the index of its column.
 ///
 /// # Errors
 ///
@@ -177,7 +181,8 @@ pub(crate) fn by_sent_key(
     oid: u32,
     columns: &[String],
 ) -> Result<Vec<(usize, KeySequence)>, Error> {
-    let found = find(conn, oid, columns)?.into_iter().filter(|s| s.may_move && s.as_sent);
+    let by_row = |s: &KeySequence| s.may_move && s.as_sent && s.alone;
+    let found = find(conn, oid, columns)?.into_iter().filter(by_row);
     let at = |name: &str| columns.iter().position(|column| column == name);
     Ok(found.filter_map(|sequence| Some((at(&sequence.column)?, sequence))).collect())
 }

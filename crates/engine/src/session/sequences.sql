@@ -29,6 +29,14 @@ SELECT json_build_object(
   'least', q.seqmin,
   'greatest', q.seqmax,
   'cached', q.seqcache > 1,
+  'alone', q.seqcache = 1 OR NOT EXISTS (
+    SELECT FROM pg_sequence o WHERE o.seqrelid <> s.oid AND o.seqcache > 1 AND (
+      o.seqrelid IN (SELECT sequence FROM named WHERE attname <> ALL ($2::text[]))
+      -- What a trigger draws from is not known.
+      OR EXISTS (SELECT FROM pg_trigger g WHERE NOT g.tgisinternal AND g.tgenabled <> 'D'
+        AND g.tgtype & 4 = 4 -- TRIGGER_TYPE_INSERT
+        AND g.tgrelid IN (SELECT $1::oid UNION
+          SELECT relid::oid FROM pg_partition_tree($1::oid::regclass))))),
   'may_move', has_schema_privilege(n.oid, 'USAGE') AND has_sequence_privilege(s.oid, 'UPDATE')
     AND has_sequence_privilege(s.oid, 'SELECT'),
   'as_sent', NOT EXISTS (

@@ -327,8 +327,11 @@ pub(crate) fn commit_recorded(
     commit_if(conn, url, watch, Some(is_there))
 }
 
+/// The hint if it cannot be found out whether rows are committed.
+pub(super) const LOOK: &str = "look which rows the table has before you load the files again";
+
 /// Precedes COMMIT: the transaction's ID, and the server's start and the current time in seconds.
-const BEFORE_COMMIT: &str = "SELECT pg_current_xact_id_if_assigned(), \
+pub(super) const BEFORE_COMMIT: &str = "SELECT pg_current_xact_id_if_assigned(), \
     extract(epoch FROM pg_catalog.pg_postmaster_start_time()), \
     extract(epoch FROM pg_catalog.clock_timestamp())";
 
@@ -370,7 +373,10 @@ fn commit_if(
         let committed = match (status.as_deref(), is_there) {
             (Some("in progress"), _) => None,
             (_, Some(is_there)) => is_there(&mut again, &xid).ok(),
-            (Some("committed"), None) if was_gone && !is_own(&mut again, &before) => None,
+            (Some("committed"), None) if !is_own(&mut again, &before, was_gone) => {
+                // The answer to the query in the hint would be about another transaction.
+                return Err(unknown.with_hint(LOOK));
+            }
             (status, None) => status.map(|status| status == "committed"),
         };
         return match committed {
@@ -396,15 +402,18 @@ fn ask(url: &str, watch: &Watch, xid: &str) -> Result<(Conn, Option<String>), Er
     }
 }
 
-/// Whether the ID is still that of the transaction which was to be committed, after the server could
-/// not be reached. `before` is the row of [`BEFORE_COMMIT`].
+/// Whether the ID is still that of the transaction which was to be committed. `before` is the row of
+/// [`BEFORE_COMMIT`]; `was_gone`: the server could not be reached for a while.
 ///
 /// Another transaction gets the ID if the server has crashed before anything of the first one was on
-/// disk, or if a standby has taken over without it. So the server must be the same one, or have been
-/// started after that query; a standby was started before. And its latest checkpoint must know the
-/// ID. On the same server, it may also be older than the query: a recovery ends with a checkpoint.
-fn is_own(conn: &mut Conn, before: &[Option<String>]) -> bool {
-    let before: Vec<Option<&str>> = before.iter().map(Option::as_deref).collect();
+/// disk, or if a standby has taken over without it: a balancer may hold the new connection until
+/// then. So the server must be the same one, or have been started after that query; a standby was
+/// started before. After a crash, its latest checkpoint must know the ID. On the same server, which
+/// can have crashed only if it was gone, the checkpoint may also be older than the query: a recovery
+/// ends with a checkpoint.
+pub(super) fn is_own(conn: &mut Conn, before: &[Option<String>], was_gone: bool) -> bool {
+    let mut before: Vec<Option<&str>> = before.iter().map(Option::as_deref).collect();
+    before.push(Some(if was_gone { "t" } else { "f" }));
     let rows = conn.query(
         "SELECT FROM (SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time()) AS started, \
              extract(epoch FROM c.checkpoint_time) AS checked, \
@@ -412,7 +421,8 @@ fn is_own(conn: &mut Conn, before: &[Option<String>]) -> bool {
                + pg_catalog.split_part(c.next_xid, ':', 2)::bigint > $1::bigint AS known \
            FROM pg_catalog.pg_control_checkpoint() c) s \
          WHERE NOT pg_catalog.pg_is_in_recovery() \
-           AND (started = $2::numeric AND (known OR checked < $3::numeric - 1.0) \
+           AND (started = $2::numeric \
+               AND (NOT $4::boolean OR known OR checked < $3::numeric - 1.0) \
              OR started > $3::numeric AND known)",
         &before,
     );

@@ -4,7 +4,8 @@
 //! decide what to do with those that a crash left prepared.
 
 use super::conn::Conn;
-use super::transaction::{lacking, status_of, BEGIN, NO_TIMEOUTS, PAUSE, TRIES};
+use super::transaction::{is_own, lacking, status_of};
+use super::transaction::{BEFORE_COMMIT, BEGIN, LOOK, NO_TIMEOUTS, PAUSE, TRIES};
 use crate::error::{Error, Kind};
 use crate::ledger;
 use crate::sniff::counted;
@@ -21,25 +22,27 @@ pub(crate) const EMPTIED: &str = "the table was emptied; ";
 
 /// The prepared transactions of all lanes.
 pub(crate) struct PreparedLanes {
-    /// the ID of each transaction
-    xids: Vec<String>,
-    /// its lock shows `repair` that the load is still at work
-    _guard: Conn,
+    /// for each transaction, the row of [`BEFORE_COMMIT`]
+    before: Vec<Vec<Option<String>>>,
 }
 
 impl PreparedLanes {
-    /// Prepares the transactions of all lanes.
+    /// Prepares the transactions of all lanes. `guard` is in no transaction, and begins one. Its
+    /// lock shows `repair` that the load is still at work.
     ///
     /// # Errors
     ///
     /// A transaction cannot be prepared: all are rolled back, and the error names those that may be
     /// left.
-    pub(crate) fn prepare(conns: &mut [&mut Conn], url: &str) -> Result<PreparedLanes, Error> {
-        let xids = conns.iter_mut().map(|conn| current_xid(conn)).collect::<Result<Vec<_>, _>>()?;
-        let mut guard = Conn::open(url)?;
+    pub(crate) fn prepare(
+        conns: &mut [&mut Conn],
+        guard: &mut Conn,
+        url: &str,
+    ) -> Result<PreparedLanes, Error> {
+        let before = conns.iter_mut().map(|conn| before_commit(conn)).collect::<Result<_, _>>()?;
+        let lanes = PreparedLanes { before };
         guard.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
-        ledger::lock(&mut guard, &xids[0])?;
-        let lanes = PreparedLanes { xids, _guard: guard };
+        ledger::lock(guard, lanes.xid(0))?;
         for i in 0..conns.len() {
             let prepared = conns[i].exec(&format!("PREPARE TRANSACTION {}", lanes.name(i)));
             if let Err(error) = prepared {
@@ -49,9 +52,14 @@ impl PreparedLanes {
         Ok(lanes)
     }
 
+    /// The ID of a transaction.
+    fn xid(&self, i: usize) -> &str {
+        self.before[i].first().and_then(Option::as_deref).unwrap_or_default()
+    }
+
     /// The name of a transaction, as a literal.
     fn name(&self, i: usize) -> String {
-        format!("'pgsluice_{}_{i}'", self.xids[0])
+        format!("'pgsluice_{}_{i}'", self.xid(0))
     }
 
     /// Rolls back all transactions up to the last one of `conns`, which could not be prepared.
@@ -67,7 +75,7 @@ impl PreparedLanes {
             } else {
                 conn.exec(&statement).is_ok()
             };
-            if !done && roll_back_again(url, &self.name(i), &self.xids[i]).is_err() {
+            if !done && roll_back_again(url, &self.name(i), self.xid(i)).is_err() {
                 left.push(statement);
             }
         }
@@ -85,8 +93,8 @@ impl PreparedLanes {
     ///
     /// # Errors
     ///
-    /// A transaction cannot be committed: the error says which are left to COMMIT PREPARED, or that
-    /// the server does not have them.
+    /// A transaction cannot be committed: the error says which are left to COMMIT PREPARED, that the
+    /// server does not have them, or that the outcome is unknown.
     pub(crate) fn commit(
         &self,
         conns: &mut [&mut Conn],
@@ -98,13 +106,14 @@ impl PreparedLanes {
             let Err(error) = done else { continue };
             let lost = error.kind() == Kind::Connection;
             let emptied = if emptied && i > 0 { EMPTIED } else { "" };
-            match lost.then(|| commit_again(url, &self.name(i), &self.xids[i])) {
-                Some(Ok((conn, true))) => conns[i].replace_by(conn),
-                Some(Ok((mut conn, false))) => {
+            match lost.then(|| self.commit_again(url, i)) {
+                Some(Ok((conn, Some(true)))) => conns[i].replace_by(conn),
+                Some(Ok((mut conn, Some(false)))) => {
                     // A standby that lagged has none of the others either; the same server has them.
-                    let left = is_prepared(&mut conn, &self.xids[0]).unwrap_or(true);
+                    let left = is_prepared(&mut conn, self.xid(0)).unwrap_or(true);
                     return Err(lacking_prepared(&error, i, emptied, left));
                 }
+                Some(Ok((_, None))) => return Err(of_unknown_outcome(&error, emptied)),
                 Some(Err(_)) | None => {
                     let left: Vec<String> = (i..conns.len())
                         .map(|j| format!("COMMIT PREPARED {}", self.name(j)))
@@ -118,6 +127,54 @@ impl PreparedLanes {
         }
         Ok(())
     }
+
+    /// Commits a prepared transaction whose connection was lost during its COMMIT PREPARED, over a
+    /// new connection, which is returned. If the transaction does not exist, it may be committed
+    /// already, or was rolled back, or the server is a standby that lagged. Returns whether it is
+    /// committed; `None` if that is unknown.
+    fn commit_again(&self, url: &str, i: usize) -> Result<(Conn, Option<bool>), Error> {
+        let mut conn = Conn::open(url)?;
+        let name = self.name(i);
+        for _ in 0..TRIES {
+            match conn.exec(&format!("COMMIT PREPARED {name}")) {
+                Ok(_) => return Ok((conn, Some(true))),
+                Err(error) if error.sqlstate() == "42704" => {
+                    let committed = match status_of(&mut conn, self.xid(i)) {
+                        Ok(status) => status.as_deref() == Some("committed"),
+                        Err(error) if error.kind() == Kind::Connection => return Err(error),
+                        // The server has not used this ID yet.
+                        Err(_) => false,
+                    };
+                    let known = !committed || self.has_own_id(&mut conn, i);
+                    return Ok((conn, known.then_some(committed)));
+                }
+                // The process of the lost connection is still working on it.
+                Err(error) if error.sqlstate() == "55000" => thread::sleep(PAUSE),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::new(format!("prepared transaction {name} stays busy")))
+    }
+
+    /// Whether the ID of a lane is not that of another transaction on this server. A standby that
+    /// has the last lane has had all others: they were prepared before.
+    fn has_own_id(&self, conn: &mut Conn, i: usize) -> bool {
+        let last = self.name(self.before.len() - 1);
+        let sql = format!("SELECT FROM pg_catalog.pg_prepared_xacts WHERE gid = {last}::text");
+        is_own(conn, &self.before[i], false) || conn.exec(&sql).is_ok_and(|rows| !rows.is_empty())
+    }
+}
+
+/// The error for the prepared transaction of a lane that may be committed, or that the server lacks.
+/// `emptied`: what was done before the rows.
+fn of_unknown_outcome(error: &Error, emptied: &str) -> Error {
+    Error::new(format!(
+        "the connection was lost during COMMIT, and the outcome is unknown: {}",
+        error.message().plain()
+    ))
+    .of_kind(Kind::Connection)
+    .with_changed(format!("perhaps: {emptied}the rows of all lanes"))
+    .with_hint(LOOK)
 }
 
 /// The error for the prepared transaction of a lane that the server lacks, after those of
@@ -133,7 +190,7 @@ fn lacking_prepared(error: &Error, committed: usize, emptied: &str, left: bool) 
                 "perhaps: {emptied}the rows of {}, which were committed before",
                 counted(committed, "lane")
             ))
-            .with_hint("look which rows the table has before you load the files again"),
+            .with_hint(LOOK),
     };
     match left {
         true => error.with_hint(REPAIR).leaving_prepared(),
@@ -141,10 +198,10 @@ fn lacking_prepared(error: &Error, committed: usize, emptied: &str, left: bool) 
     }
 }
 
-/// The ID of the connection's transaction.
-fn current_xid(conn: &mut Conn) -> Result<String, Error> {
-    let rows = conn.exec("SELECT pg_current_xact_id()")?;
-    Ok(rows.first().and_then(|r| r[0].clone()).unwrap_or_default())
+/// The row of [`BEFORE_COMMIT`], for a transaction that gets an ID if it has none.
+fn before_commit(conn: &mut Conn) -> Result<Vec<Option<String>>, Error> {
+    let rows = conn.exec(&format!("SELECT pg_current_xact_id(); {BEFORE_COMMIT}"))?;
+    Ok(rows.into_iter().next().unwrap_or_default())
 }
 
 /// Whether the server has a prepared transaction of the load with this ID.
@@ -153,31 +210,6 @@ fn is_prepared(conn: &mut Conn, xid: &str) -> Result<bool, Error> {
     let rows =
         conn.query(&format!("SELECT EXISTS (SELECT FROM {lanes} WHERE load = $1)"), &[Some(xid)])?;
     Ok(rows[0][0].as_deref() == Some("t"))
-}
-
-/// Commits a prepared transaction whose connection was lost during its COMMIT PREPARED, over a new
-/// connection, which is returned. If the transaction does not exist, it may be committed already,
-/// or was rolled back, or the server is a standby that lagged. Returns whether it is committed.
-fn commit_again(url: &str, name: &str, xid: &str) -> Result<(Conn, bool), Error> {
-    let mut conn = Conn::open(url)?;
-    for _ in 0..TRIES {
-        match conn.exec(&format!("COMMIT PREPARED {name}")) {
-            Ok(_) => return Ok((conn, true)),
-            Err(error) if error.sqlstate() == "42704" => {
-                let committed = match status_of(&mut conn, xid) {
-                    Ok(status) => status.as_deref() == Some("committed"),
-                    Err(error) if error.kind() == Kind::Connection => return Err(error),
-                    // The server has not used this ID yet.
-                    Err(_) => false,
-                };
-                return Ok((conn, committed));
-            }
-            // The process of the lost connection is still working on it.
-            Err(error) if error.sqlstate() == "55000" => thread::sleep(PAUSE),
-            Err(error) => return Err(error),
-        }
-    }
-    Err(Error::new(format!("prepared transaction {name} stays busy")))
 }
 
 /// Rolls back a transaction whose PREPARE TRANSACTION or ROLLBACK PREPARED has failed, over a new

@@ -89,6 +89,7 @@ pub fn everything() -> Request {
         rejects: false,
         course: Course::OneTransaction,
         truncates: false,
+        locked: false,
         no_lock_out: false,
         private: false,
         new_rows: None,

@@ -283,20 +283,21 @@ fn a_lost_connection_costs_only_its_own_build() {
     for doomed in [0, 1] {
         let url = database(servers.last().unwrap());
         let mut conn = Conn::open(&url).unwrap();
-        // Builds take a while, so that each connection gets a task.
         conn.exec(
             "CREATE TABLE t (a int, b int, c int, d int, e int); CREATE INDEX ON t (a); \
              CREATE INDEX ON t (b); CREATE INDEX ON t (c); CREATE INDEX ON t (d); \
-             CREATE INDEX ON t (e); \
+             CREATE INDEX ON t (e); CREATE SEQUENCE deaths; \
              CREATE FUNCTION die() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN \
                IF current_setting('application_name') = 'doomed' THEN \
-                 PERFORM pg_terminate_backend(pg_backend_pid()); \
+                 PERFORM nextval('public.deaths'), pg_terminate_backend(pg_backend_pid()); \
                END IF; \
-               PERFORM pg_sleep(0.4); END $$",
+               LOOP PERFORM pg_sleep(0.01); \
+                 EXIT WHEN (SELECT is_called FROM public.deaths); END LOOP; END $$",
         )
         .unwrap();
         let oid = oid(&mut conn, "t");
         assert_eq!(take_down_and_vanish(&mut conn, oid, &everything()), 5);
+        // No build goes on before that of the other connection has begun and failed.
         conn.exec(
             "CREATE EVENT TRIGGER die ON ddl_command_start WHEN TAG IN ('CREATE INDEX') \
              EXECUTE FUNCTION die()",

@@ -93,6 +93,40 @@ fn violations_are_found_when_constraints_come_back() {
     }
 }
 
+/// If an index cannot be built, the server's hint is kept. Only if its function lacks something,
+/// the hint names the index instead.
+#[test]
+fn hints_of_the_server_are_kept_unless_they_mislead() {
+    let servers = servers();
+    let mut conn = Conn::open(&database(servers.last().unwrap())).unwrap();
+    conn.exec(
+        "CREATE FUNCTION half(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1 / 2'; \
+         CREATE FUNCTION calls(int) RETURNS int IMMUTABLE LANGUAGE plpgsql \
+           AS 'BEGIN RETURN public.half($1); END'; \
+         CREATE TABLE wide (a text); ALTER TABLE wide ALTER a SET STORAGE EXTERNAL; \
+         CREATE INDEX wide_a ON wide (a); \
+         CREATE TABLE called (a int); CREATE INDEX called_a ON called (calls(a))",
+    )
+    .unwrap();
+    let ledger = ledger::ensure(&mut conn).unwrap();
+    let long = "INSERT INTO wide SELECT string_agg(md5(i::text), '') \
+        FROM generate_series(1, 150) AS i";
+    let lacking = "INSERT INTO called VALUES (1); DROP FUNCTION half";
+    for (table, sql, sqlstate, hint) in [
+        ("wide", long, "54000", "Values larger than 1/3 of a buffer page"),
+        ("called", lacking, "42883", "while index public.called_a was recreated; indexes keep"),
+    ] {
+        let oid = oid(&mut conn, table);
+        conn.exec("BEGIN").unwrap();
+        let taken = take_down(&mut conn, oid, &everything(), &ledger).unwrap();
+        conn.exec(sql).unwrap();
+        let error = put_back(&mut conn, &taken).unwrap_err();
+        assert_eq!(error.sqlstate(), sqlstate, "{error}");
+        assert!(error.hint().is_some_and(|h| h.starts_with(hint)), "{:?}", error.hint());
+        conn.exec("ROLLBACK").unwrap();
+    }
+}
+
 /// Pending deferred checks of constraints that stayed do not prevent putting back indexes.
 #[test]
 fn pending_trigger_events_are_no_obstacle() {

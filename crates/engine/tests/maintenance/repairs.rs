@@ -48,6 +48,40 @@ fn two_repairs_at_once_do_the_work_once() {
     }
 }
 
+/// A definition with a backslash is executed under the `standard_conforming_strings` under which it
+/// was written, whatever the roles of the load and of `repair` have.
+#[test]
+fn backslashes_in_definitions_stay_as_they_were() {
+    for server in servers().iter() {
+        let url = database(server);
+        let mut conn = Conn::open(&url).unwrap();
+        if conn.server_version() >= 190_000 {
+            // Later versions have no literals in which each backslash is an escape.
+            continue;
+        }
+        conn.exec(
+            "CREATE TABLE t (a text); CREATE INDEX t_a ON t (replace(a, E'\\\\', '/')); \
+             ALTER TABLE t ADD CONSTRAINT t_x EXCLUDE USING btree (a WITH =) \
+               WHERE (a <> E'\\\\')",
+        )
+        .unwrap();
+        let oid = oid(&mut conn, "t");
+        let definitions = "SELECT string_agg(pg_get_indexdef(indexrelid), '; ' \
+            ORDER BY indexrelid::regclass::text) FROM pg_index WHERE indrelid = 't'::regclass";
+        let before = one(&mut conn, definitions);
+        assert_eq!(before.matches('\\').count(), 2, "{before}");
+        let under =
+            |setting: &str| format!("{url}&options=-c%20standard_conforming_strings%3D{setting}");
+        for (load, repaired) in [("on", "off"), ("off", "on")] {
+            left_down(&mut Conn::open(&under(load)).unwrap(), oid);
+            let report = repair(&under(repaired), 2, &[]).unwrap();
+            assert!(report.failed.is_empty(), "{report:?}");
+            assert_eq!(report.put_back.len(), 2, "{report:?}");
+            assert_eq!(one(&mut conn, definitions), before);
+        }
+    }
+}
+
 /// `repair` leaves a running load alone. After the load's connection is lost, it puts everything
 /// back.
 #[test]

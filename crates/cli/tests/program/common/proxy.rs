@@ -21,6 +21,8 @@ pub enum Fate {
     CutAfter,
     /// held for ever: the server does not get it
     Hold,
+    /// held until [`Proxy::let_through`]
+    Pause,
     /// let through; the proxy only records that it has come
     Note,
 }
@@ -125,6 +127,11 @@ impl Proxy {
         self.trap.lock().unwrap().shut = false;
     }
 
+    /// Lets the server get the statement that is held by [`Fate::Pause`].
+    pub fn let_through(&self) {
+        self.trap.lock().unwrap().fate = Fate::Note;
+    }
+
     /// Sets the server that takes over the address.
     pub fn fail_over_to(&self, server: &Server) {
         let host = server.socket_dir().to_str().unwrap().to_owned();
@@ -195,6 +202,10 @@ fn requests(
         rows |= is_query(bytes, b"COPY ");
         match springs(bytes, rows, trap, sprung) {
             None | Some(Fate::Note) => {}
+            Some(Fate::Pause) => {
+                let is_over = || trap.lock().unwrap().fate != Fate::Pause;
+                wait_until(|| "the statement is not let through".into(), is_over);
+            }
             Some(Fate::Hold) => {
                 // Wait until the client is gone.
                 while let Ok(1..) = client.read(&mut buffer) {}
@@ -221,13 +232,19 @@ fn requests(
     let _ = client.shutdown(Shutdown::Both);
 }
 
-/// Whether these bytes are a separate Query message that begins with this statement.
+/// Whether these bytes are a separate Query or Parse message that begins with this statement.
 fn is_query(bytes: &[u8], statement: &[u8]) -> bool {
-    bytes.first() == Some(&b'Q') && bytes.get(5..).is_some_and(|sql| sql.starts_with(statement))
+    let sql = match bytes.first() {
+        Some(b'Q') => bytes.get(5..),
+        // The statement has an empty name.
+        Some(b'P') => bytes.get(6..),
+        _ => None,
+    };
+    sql.is_some_and(|sql| sql.starts_with(statement))
 }
 
-/// Checks whether these bytes are a Query message with the awaited statement; returns what to do
-/// with its connection. `rows`: the connection has sent rows.
+/// Checks whether these bytes are a message with the awaited statement; returns what to do with its
+/// connection. `rows`: the connection has sent rows.
 fn springs(bytes: &[u8], rows: bool, trap: &Mutex<Trap>, sprung: &AtomicBool) -> Option<Fate> {
     let mut trap = trap.lock().unwrap();
     let is_it = is_query(bytes, trap.statement) && (rows || !trap.after_rows);

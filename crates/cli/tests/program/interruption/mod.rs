@@ -5,6 +5,7 @@
 mod commit;
 mod outcome;
 mod prepared;
+mod refused;
 mod underway;
 
 use crate::common::{each_major, signal, wait_until, Signal, World};

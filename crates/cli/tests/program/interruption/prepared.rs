@@ -1,10 +1,12 @@
 //! Lanes that are prepared to commit together, and one of which loses its session or is ended by
 //! another session. A standby that does not exist makes the last PREPARE wait.
 
+use super::commit::{self, command};
 use super::file;
+use crate::common::proxy::{Fate, Proxy};
 use crate::common::{each_major, signal, wait_until, Signal, World};
 use pgsluice_engine::internals::Conn;
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::thread::{self, JoinHandle};
 
 /// The sessions that wait for the standby.
@@ -138,17 +140,16 @@ fn an_index_is_left_to_repair_if_lanes_stay_prepared() {
     assert_eq!(left(&mut world), format!("{ROWS} 0 1"));
 }
 
-/// The loader is killed while lanes are prepared. A load that needs a lock against readers or writers
-/// does not wait for them, and lock others out meanwhile: it fails and names `repair`.
+/// The loader is killed while lanes are prepared. A load that needs a lock against readers or
+/// writers, of its table or of one that a dropped foreign key refers to, does not wait for them,
+/// and lock others out meanwhile: it fails and names `repair`.
 #[test]
 fn no_load_waits_for_prepared_lanes_of_a_killed_one() {
     let (mut world, mut child) = prepared();
     child.kill().unwrap();
     child.wait().unwrap();
     world.sql(&format!("SELECT pg_terminate_backend(pid) FROM {WAITS}"));
-    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
-        AND backend_type = 'client backend'";
-    wait_until(|| "a session stays".into(), || world.sql(sessions) == "0");
+    world.wait_until_alone();
     let path = file(&world);
     let refused = |world: &World, more: &[&str]| {
         let all = [&["load", &path, "--quiet", "--lock-timeout", "10s"], more].concat();
@@ -168,6 +169,37 @@ fn no_load_waits_for_prepared_lanes_of_a_killed_one() {
     );
     world.sql("BEGIN; LOCK TABLE p1 IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'pgsluice_3_0'");
     refused(&world, &["--table", "p", "--truncate"]);
+    world.sql(
+        "CREATE TABLE parent (id int PRIMARY KEY);
+         CREATE TABLE child (id int, k int REFERENCES parent, b text)",
+    );
+    world.sql("BEGIN; LOCK TABLE parent IN ROW EXCLUSIVE MODE");
+    world.sql("PREPARE TRANSACTION 'pgsluice_5_0'");
+    refused(&world, &["--table", "child", "--foreign-keys", "revalidate"]);
+}
+
+/// Prepared lanes end just after another load has found them. That load goes on if none is left,
+/// and otherwise names one that is.
+#[test]
+fn lanes_that_end_just_then_do_not_fail_a_load() {
+    let (mut world, file) = commit::world();
+    for lane in 0..2 {
+        world.sql(&format!(
+            "BEGIN; INSERT INTO t VALUES ({lane}, 'x'); PREPARE TRANSACTION 'pgsluice_3_{lane}'"
+        ));
+    }
+    for (lane, expected, words) in [(0, 1, "pgsluice_3_1 holds a lock of"), (1, 0, "")] {
+        let statement = "SELECT pg_catalog.pg_try_advisory_xact_lock(";
+        let proxy = Proxy::start(&world, statement, 0, Fate::Pause, false);
+        let mut load = command(&file, &proxy, &["--truncate"]);
+        let child = load.stderr(Stdio::piped()).spawn().unwrap();
+        proxy.wait();
+        world.sql(&format!("COMMIT PREPARED 'pgsluice_3_{lane}'"));
+        proxy.let_through();
+        let (code, said) = ended(child);
+        assert!(code == Some(expected) && said.contains(words), "{lane}: {code:?} {said}");
+    }
+    assert_eq!(world.sql("SELECT count(*) FROM t"), ROWS);
 }
 
 /// If Ctrl-C comes while lanes are committed together, the message says which stay prepared and which

@@ -5,6 +5,8 @@ use super::{on_one_major, Cluster, HASH};
 use crate::common::disk::SmallDisk;
 use crate::common::proxy::{Fate, Proxy};
 use crate::common::{signal, wait_until, Signal};
+use pgsluice_engine::internals::Conn;
+use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -107,6 +109,9 @@ fn together(cluster: &mut Cluster) {
     let said = String::from_utf8(cluster.world.run(&plan).stdout).unwrap();
     assert!(said.contains("the nodes commit together, by two-phase commit"), "{said}");
     assert!(said.contains("the decision to commit is recorded"), "{said}");
+    let sessions = "sessions  4: 2 for rows, one on each node; 1 to lock the partitioned table; \
+        1 to record the commit of the nodes\n";
+    assert!(said.contains(sessions), "{said}");
     for wrong in [&["--atomic"][..], &["--atomic", "--route", "nodes", "--ledger", "none"]] {
         let output = cluster.world.run(&[&["load", &file, "--table", "t"], wrong].concat());
         assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -322,6 +327,34 @@ fn out_of_reach(cluster: &mut Cluster) {
 #[test]
 fn a_node_out_of_reach_after_the_decision_is_reported_by_repair() {
     on_one_major(out_of_reach);
+}
+
+fn no_new_connection(cluster: &mut Cluster) {
+    cluster.atomic();
+    let mut child =
+        command(cluster, "-", None).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let text = "x".repeat(300);
+    let rows: String = (0..ROWS).map(|i| format!("{i},{text}\n")).collect();
+    input.write_all(rows.as_bytes()).unwrap();
+    // The transaction of each node has a lock from before its first row.
+    let begun = "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database \
+        WHERE l.locktype = 'advisory' AND d.datname IN ('n0', 'n1')";
+    wait_until(|| "no node has begun".into(), || cluster.world.sql(begun) == "2");
+    let mut other = Conn::open(&cluster.world.server.url("template1")).unwrap();
+    other.exec("ALTER DATABASE postgres ALLOW_CONNECTIONS false").unwrap();
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    other.exec("ALTER DATABASE postgres ALLOW_CONNECTIONS true").unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(cluster.left(), ALL);
+}
+
+/// Once rows are under way, the coordinator accepts no new connection, as with a password that is
+/// valid for minutes only. The nodes still commit.
+#[test]
+fn nodes_commit_where_the_coordinator_accepts_no_new_connection() {
+    on_one_major(no_new_connection);
 }
 
 /// With `--once` and `--atomic`, the same command finishes whatever a load has left, and loads

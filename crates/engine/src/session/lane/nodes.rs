@@ -32,6 +32,7 @@ use crate::report::Progress;
 use crate::route::Split;
 use crate::session::conn::Conn;
 use crate::session::nodes::of_node;
+use crate::session::spare_connection::SpareConnection;
 use crate::session::statement;
 use crate::session::transaction::{check_deferred, in_pg_catalog};
 use content::Contents;
@@ -72,8 +73,8 @@ pub(super) struct Fanout {
     chunks: u64,
     /// leaves for which the coordinator has checked a row
     asked: Vec<bool>,
-    /// the load's name, if the nodes commit together
-    together: Option<String>,
+    /// if the nodes commit together: the load's name, and a connection that records the commit
+    together: Option<(String, SpareConnection)>,
     /// the content of each source as it is read, if it is recorded
     contents: Option<Contents>,
     /// the slices of the sources that the nodes already had

@@ -40,8 +40,9 @@ impl Lane {
         self.conn.exec("SELECT 1")?;
         let (url, watch) = (&options.target.url, &self.watch);
         match fanout.together.take() {
-            Some(load) => {
-                let coordinator = Coordinator { conn: &mut self.conn, url };
+            Some((load, mut spare)) => {
+                let other = spare.take(url)?;
+                let coordinator = Coordinator { conn: &mut self.conn, other, url };
                 fanout.commit_together(coordinator, to, &load, plan.oid)?;
             }
             None if fanout.tolerant => {
@@ -68,9 +69,11 @@ impl Lane {
     }
 }
 
-/// The load's transaction on the coordinator, and the URL for further connections.
+/// The load's transaction on the coordinator, another connection to it in no transaction, and the
+/// URL for further ones.
 struct Coordinator<'a> {
     conn: &'a mut Conn,
+    other: Conn,
     url: &'a str,
 }
 
@@ -168,9 +171,8 @@ impl Fanout {
         load: &str,
         target: u32,
     ) -> Result<(), Error> {
-        let Coordinator { conn, url } = coordinator;
+        let Coordinator { conn, mut other, url } = coordinator;
         let all: Vec<&str> = to.nodes.iter().map(|node| node.name.as_str()).collect();
-        let mut other = Conn::open(url)?;
         if !ledger::lock(conn, load)? {
             return Err(Error::defect("the lock of the load is taken"));
         }

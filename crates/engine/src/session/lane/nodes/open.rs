@@ -11,6 +11,7 @@ use crate::options::Options;
 use crate::plan::ToNodes;
 use crate::session::lane::{Lane, LaneCounts};
 use crate::session::nodes::{hold_leaf, of_node};
+use crate::session::spare_connection::SpareConnection;
 use crate::session::transaction::{self, refuse_read_only};
 use crate::watch::Watch;
 use crossbeam_channel::bounded;
@@ -30,9 +31,12 @@ impl Lane {
         let Some(to) = &plan.nodes else { return Ok(()) };
         let mut together = None;
         if to.together {
-            let mut other = watch.connect(&options.target.url)?;
-            tables::ensure(&mut other)?;
-            together = Some(ledger::new_load(&mut other)?);
+            let mut spare = SpareConnection::open(&options.target.url, watch)?;
+            let mut other = spare.take(&options.target.url)?;
+            watch.interruptible(other.canceller(), || tables::ensure(&mut other))?;
+            let load = ledger::new_load(&mut other)?;
+            spare.keep(other);
+            together = Some((load, spare));
         }
         let mut fanout = Fanout {
             plan: plan.clone(),
@@ -106,7 +110,7 @@ impl Lane {
         // As in postgres_fdw: triggers and defaults on the node must not depend on the user's
         // search path.
         conn.exec("SET LOCAL search_path = pg_catalog")?;
-        if let Some(load) = &fanout.together {
+        if let Some((load, _)) = &fanout.together {
             let name = gid(load, node);
             if !ledger::lock(&mut conn, &name)? {
                 return Err(Error::defect(format!("the lock {name} is taken")));

@@ -1,0 +1,51 @@
+//! A connection that a load by several lanes opens before its rows, for what follows them.
+//!
+//! At the end of a load, the server may accept no new connection: a password may be valid for
+//! minutes only, or other clients have the last connections of the role. Then what was committed as
+//! dropped would stay missing, and the lanes could not be committed together.
+
+use super::conn::Conn;
+use super::transaction::{BEGIN, NO_TIMEOUTS};
+use crate::error::Error;
+use crate::watch::Watch;
+
+/// The connection while it is not used, or nothing. It is in a transaction without time limits: a
+/// server may end sessions that are idle and in none.
+#[derive(Default)]
+pub(crate) struct SpareConnection(Option<Conn>);
+
+impl SpareConnection {
+    /// Opens the connection. No request to cancel is sent to it: it recreates what was dropped even
+    /// after a stop.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Conn::open`], or the user has stopped the load.
+    pub fn open(url: &str, watch: &Watch) -> Result<SpareConnection, Error> {
+        let target = url.to_owned();
+        let open = move || Conn::open(&target).and_then(in_transaction);
+        Ok(SpareConnection(Some(watch.until_stopped(open)?)))
+    }
+
+    /// Keeps a connection that is in no transaction, unless it is lost.
+    pub fn keep(&mut self, conn: Conn) {
+        self.0 = in_transaction(conn).ok();
+    }
+
+    /// Takes the connection, in no transaction. If there is none, or it is lost, opens another one.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Conn::open`].
+    pub fn take(&mut self, url: &str) -> Result<Conn, Error> {
+        let kept = self.0.take();
+        let kept = kept.and_then(|mut conn| conn.exec("ROLLBACK").is_ok().then_some(conn));
+        kept.map_or_else(|| Conn::open(url), Ok)
+    }
+}
+
+fn in_transaction(mut conn: Conn) -> Result<Conn, Error> {
+    // Through a pooler, only a statement shows that there is a session.
+    conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
+    Ok(conn)
+}
