@@ -305,9 +305,18 @@ impl LoadArguments {
     /// They contradict each other, or a pattern matches no file.
     pub fn options(&self) -> Result<Options, Failure> {
         only_with_rejects(&self.errors)?;
+        if self.source.dialect.is_none() {
+            // Wrong usage is reported before a file is looked for.
+            let named = Some(Named::default());
+            self.options_of(&SourceArguments { named, ..self.source.clone() })?;
+        }
         let on_reject = self.errors.on_error == OnError::Reject;
-        let source = detected(&self.source, on_reject, self.output.quiet)?;
-        let mut input = input(&source)?;
+        self.options_of(&detected(&self.source, on_reject, self.output.quiet)?)
+    }
+
+    /// The same with these arguments of the source, in which the files may be found already.
+    fn options_of(&self, source: &SourceArguments) -> Result<Options, Failure> {
+        let mut input = input(source)?;
         let once = self.once.options();
         if once.is_none() {
             input.notes.extend(loaded_twice(&input.sources));
@@ -315,7 +324,7 @@ impl LoadArguments {
         let rejects = rejects(&self.errors, &input);
         let mut target = target_options(&self.target, self.connection.target()?);
         target.columns = self.fields.columns();
-        target.fields = self.fields.options(&source)?;
+        target.fields = self.fields.options(source)?;
         let options = Options { input, target, rejects, once };
         options.check()?;
         Ok(options)

@@ -49,10 +49,11 @@ Exit codes:
   2  wrong usage
   3  loaded, and some records were rejected
   4  bad data
-  5  no connection, or it was lost; nothing is loaded, and the command can be repeated
-  6  a lock, a time limit, or the table was altered meanwhile; nothing is loaded, and the command can be repeated
-  7  cancelled
-  8  internal error";
+  5  no connection, or it was lost; the command can be repeated
+  6  a lock, a time limit, or the table was altered meanwhile; the command can be repeated
+  7  cancelled; the command can be repeated
+  8  internal error
+After 5, 6 and 7, nothing is loaded, or --once has recorded what is.";
 
 /// Bulk loader for PostgreSQL
 #[derive(Parser)]

@@ -103,7 +103,8 @@ fn run(options: &Options, watch: &Watch, tell: Listener) -> Result<Checked, Erro
     watch.progress.begin(Phase::Loading);
     let rejects = Some(Arc::new(Rejects::told(of_target(tell, &scratch, &target.relation))));
     let lanes = open_lanes(conn, &plan, &options, watch, &rejects)?;
-    let (through, mut lanes) = pipeline::run(reader, &plan, lanes, &watch.progress, &watch.stop)?;
+    let (through, mut lanes) = pipeline::run(reader, &plan, lanes, &watch.progress, &watch.stop)
+        .map_err(|e| without_schema(e, &target))?;
     let good = total(&lanes).rows;
     let read = Amount { records: through.records + through.passed, lines: through.lines };
     let bad = rejects.map_or(Ok(Amount::default()), |rejects| rejects.close(read))?;
@@ -139,6 +140,20 @@ fn scratch_name(target: &Plan) -> String {
     match condition.contains(&target.relation.to_lowercase()) {
         true => target.relation.clone(),
         false => SCRATCH.to_owned(),
+    }
+}
+
+/// Adds a hint to the error for a condition that names the target with its schema, in which the
+/// temporary table is not. The server's own hint misleads.
+fn without_schema(error: Error, target: &Plan) -> Error {
+    let plain = |sql: &str| sql.replace('"', "").to_lowercase();
+    let condition = target.filter.as_deref().map(plain).unwrap_or_default();
+    match error.sqlstate() {
+        "42P01" if condition.contains(&plain(&target.table)) => error.with_hint(
+            "check reads the records into a temporary table: name the table without its schema in \
+             `where`",
+        ),
+        _ => error,
     }
 }
 
@@ -196,7 +211,12 @@ fn scratch_options(options: &Options, target: &Plan, scratch: &str) -> Options {
     into.columns = Some(target.fields.clone());
     let FieldOptions { map, ignore_unknown, all_columns, .. } = &mut into.fields;
     (*map, *ignore_unknown, *all_columns) = (Vec::new(), false, false);
-    into.method = Method::Auto;
+    // COPY may not support the marker of defaults, so a load by INSERT is checked by INSERT.
+    let marks = target.dialect().is_some_and(|dialect| dialect.default.is_some());
+    into.method = match target.method {
+        Method::Insert | Method::InsertBatch if marks => Method::InsertBatch,
+        _ => Method::Auto,
+    };
     into.truncate = false;
     into.create = crate::options::Create::No;
     if options.input.header != Header::None {

@@ -1,5 +1,5 @@
-//! The column names that `--create` takes from a header. A missing or repeated name is replaced,
-//! and a note says so.
+//! The column names that `--create` takes from a header. A name that is missing, repeated or a system
+//! column's is replaced, and a note says so.
 
 use crate::error::{shown, Error};
 use crate::input::HeaderLine;
@@ -9,6 +9,9 @@ use crate::text::{text, Text};
 
 /// The maximum number of names that a note lists.
 const LISTED: usize = 5;
+
+/// The columns that the server gives every table: no other may have these names.
+pub(crate) const SYSTEM: [&str; 6] = ["ctid", "xmin", "cmin", "xmax", "cmax", "tableoid"];
 
 /// The names to use if none are given.
 pub(crate) fn numbered(fields: usize) -> Vec<String> {
@@ -64,7 +67,11 @@ pub(crate) fn from_header(
         let data = repeated.iter().all(|name| name.starts_with(|c: char| !c.is_alphabetic()));
         let ask = if data { text!("; {}", Text::from(AS_DATA)) } else { Text::default() };
         let repeated = list(&repeated);
-        notes.push(text!("columns whose name is already used are named {}{}", repeated, ask));
+        notes.push(text!(
+            "columns whose name is already used, or is that of a system column, are named {}{}",
+            repeated,
+            ask
+        ));
     }
     notes.extend(long.into_iter().map(|(name, cut)| {
         text!("the name \"{}\" is cut to \"{}\", as the server would", name, cut)
@@ -91,12 +98,14 @@ fn trimmed(header: &HeaderLine, notes: &mut Vec<Text>) -> Result<Vec<String>, Er
     names
 }
 
-/// Returns the name, cut as the server cuts it. Adds a number if the name is already used, or if
-/// another column has it in the header. `is_own` says that the name is from the header.
+/// Returns the name, cut as the server cuts it. Adds a number if the name is already used or is a
+/// system column's, or if another column has it in the header. `is_own` says that the name is from the header.
 fn unique(name: &str, is_own: bool, header: &[String], given: &[String]) -> String {
     let is_taken = |candidate: &str| {
         let others = candidate != name || !is_own;
-        given.iter().any(|g| g == candidate) || (others && header.iter().any(|h| h == candidate))
+        SYSTEM.contains(&candidate)
+            || given.iter().any(|g| g == candidate)
+            || (others && header.iter().any(|h| h == candidate))
     };
     let cut = cut_name(name);
     // A shortened name must not equal the complete name of another column.
@@ -180,6 +189,7 @@ mod tests {
             ),
             (&["", "c1"], Some(2), &["c1_2", "c1"], "are named c1_2"),
             (&["x", "x", "x_2", "x"], Some(4), &["x", "x_3", "x_2", "x_4"], "named x_3, x_4"),
+            (&["xmin", "x"], Some(2), &["xmin_2", "x"], "a system column, are named xmin_2"),
             (&["0", "0"], Some(2), &["0", "0_2"], "is the first line data?"),
             (&["a", "b", ""], Some(2), &["a", "b"], "the header ends with a delimiter"),
             (&["a", "b", ""], Some(3), &["a", "b", "c3"], "are named c3"),

@@ -1,6 +1,6 @@
 //! `pgsluice convert`: converts files to COPY's binary format.
 
-use crate::arguments::{input, SourceArguments};
+use crate::arguments::{input, HeaderUse, SourceArguments};
 use crate::connection::ConnectionArguments;
 use crate::detect::detected;
 use crate::failure::Failure;
@@ -8,7 +8,7 @@ use crate::fields::no_spellings;
 use crate::output::say;
 use clap::Args;
 use pgsluice_engine::convert::{convert, open, shape_of_table, shape_of_types};
-use pgsluice_engine::options::{Header, Options, TargetOptions};
+use pgsluice_engine::options::{Options, TargetOptions};
 use pgsluice_engine::typenames;
 use pgsluice_engine::Error;
 use std::fs::File;
@@ -31,31 +31,37 @@ pub struct Arguments {
     #[command(flatten)]
     connection: ConnectionArguments,
     /// The types of the fields. No server is used then; money is read as dollars and cents
-    #[arg(long, value_name = "TYPES", required_unless_present = "table", conflicts_with = "table")]
+    #[arg(
+        long,
+        value_name = "TYPES",
+        required_unless_present = "table",
+        conflicts_with = "table",
+        help_heading = "Target"
+    )]
     types: Option<String>,
     /// Take the types from this table
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME", help_heading = "Target")]
     table: Option<String>,
     /// TimeZone of the session; with UTC, timestamptz values need no zone
-    #[arg(long, value_name = "ZONE")]
+    #[arg(long, value_name = "ZONE", help_heading = "Target")]
     time_zone: Option<String>,
     /// File to write, or - for standard output
-    #[arg(long, default_value = "-", value_name = "FILE")]
+    #[arg(long, default_value = "-", value_name = "FILE", help_heading = "Output")]
     out: PathBuf,
 }
 
 /// Runs the command.
 pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
     no_spellings(&a.source, "convert")?;
-    let input = input(&detected(&a.source, false, false)?)?;
     let types = a.types.as_deref().map(typenames::parse_list).transpose()?;
-    if types.is_some() && input.header == Header::Match {
+    if types.is_some() && a.source.header == Some(HeaderUse::Match) {
         return Err(Error::usage(
             "--header=match compares with the columns of a table, and --types names no table",
         )
         .with_hint("use --header=ignore to skip the line, or --table")
         .into());
     }
+    let input = input(&detected(&a.source, false, false)?)?;
     input.check_output(&a.out)?;
     // Overwrite nothing before the input has been opened.
     let reader = open(&input)?;

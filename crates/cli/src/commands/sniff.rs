@@ -45,6 +45,9 @@ pub fn run(a: &Arguments) -> Result<ExitCode, Failure> {
         return Err(Error::data(format!("{name} is empty")).into());
     }
     let mut found = sniff(&sample.bytes, sample.whole, &Given::default());
+    if sample.whole && found.doubts.iter().any(|doubt| doubt.what == "records") {
+        return Err(Error::data(format!("{name} has no record")).into());
+    }
     dependent(&sample, &mut found)?;
     if a.json {
         let text = serde_json::to_string_pretty(&as_json(&name, &found));

@@ -25,11 +25,11 @@ const BLOCKS_AHEAD: usize = 2;
 /// The tables there are data for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SampleTable {
-    /// username, link, score: narrow text rows, 22 bytes each
+    /// username, link, score: narrow text rows, 21 bytes each
     Votes,
     /// typed events with a JSON payload, 250 bytes each
     Events,
-    /// TPC-H order lines in seven columns, 60 bytes each
+    /// TPC-H order lines in seven columns, 62 bytes each
     Lineitem,
     /// 105 columns of mixed types, 740 bytes each
     Wide,

@@ -140,6 +140,28 @@ fn a_list_names_files() {
     assert_eq!(rows(&mut world), "1x,3z,4w,5stdin");
 }
 
+/// Wrong usage is reported before a file is looked for.
+#[test]
+fn wrong_options_come_before_a_pattern_without_files() {
+    let world = world();
+    let none = world.path("none-*.csv");
+    let load = ["load", &none, "--table", "t"];
+    let convert = ["convert", &none];
+    for (base, more, code, message) in [
+        (&load[..], &["--map", "a=b"][..], 2, "--map needs --header"),
+        (&load, &["--once", "--truncate"], 2, "--truncate cannot be used with --once"),
+        (&load, &["--expr", "a"], 2, "--expr"),
+        (&load, &["--on-error", "reject"], 1, "no file matches"),
+        (&load, &[], 1, "no file matches"),
+        (&convert, &["--types", "nonsense"], 2, "nonsense"),
+        (&convert, &["--types", "int"], 1, "no file matches"),
+    ] {
+        let output = world.run(&[base, more].concat());
+        assert_eq!(output.status.code(), Some(code), "{more:?}: {output:?}");
+        assert!(said(&output).contains(message), "{more:?}: {output:?}");
+    }
+}
+
 /// A file that is named twice, by any of its names, is loaded twice, and a note says so. With
 /// `--once` it is loaded once.
 #[test]

@@ -335,7 +335,31 @@ fn a_condition_of_a_check_may_name_the_table() {
         assert_eq!(output.status.code(), Some(0), "{condition}: {said}");
         assert!(said.contains("read 3 = good 2 + bad 0 + skipped 1"), "{condition}: {said}");
     }
+    // The schema is that of the table itself, into which `check` writes nothing.
+    let output = world.run(&["check", &file, "--table", "t", "--where", "public.t.a > 1"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("name the table without its schema in --where"), "{said}");
     assert_eq!(world.sql("SELECT count(*) FROM t"), "1");
+}
+
+/// A load by INSERT takes the marker of defaults also where COPY does not, and so does its check.
+#[test]
+fn markers_of_defaults_are_checked_by_insert() {
+    let oldest = each_major().into_iter().min_by_key(|i| i.version.major);
+    let mut world = World::new(&oldest.unwrap());
+    world.sql("CREATE TABLE t (a int, b int DEFAULT 7 CHECK (b < 9), c int)");
+    let file = world.file("rows.csv", b"1,D,1\n2,9,1\n3,8,D\n");
+    for method in ["insert", "insert-batch"] {
+        let check = ["check", &file, "--table", "t", "--default", "D", "--method", method];
+        let output = world.run(&check);
+        let listed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(4), "{method}: {output:?}");
+        assert_eq!(listed.lines().count(), 2, "{method}: {listed}");
+        assert!(listed.contains("record 2") && listed.contains("violates check"), "{listed}");
+        assert!(listed.contains("record 3") && listed.contains("default marker"), "{listed}");
+    }
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "0");
 }
 
 /// If a table has no column to fill, COPY takes an empty line as a row, but INSERT has no list of

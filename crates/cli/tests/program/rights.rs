@@ -137,8 +137,8 @@ fn too_few_connections_leave_no_reject_file() {
         let rejects = world.path("bad.csv");
         let lanes = ["load", &file, "--table", "t", "--method", "lanes", "--lanes", "4"];
         let load = [&lanes[..], &["--on-error", "reject", "--reject-file", &rejects]].concat();
-        // The third lane gets none, and then the connection that looks for lanes that wait.
-        for limit in [2, 4] {
+        // The connection that looks for waiting lanes gets none, then lane 2, then the last one.
+        for limit in [1, 2, 4] {
             world.sql(&format!("ALTER ROLE loader CONNECTION LIMIT {limit}"));
             let output = as_loader(&world, &load);
             assert_eq!(output.status.code(), Some(5), "{limit}: {output:?}");
@@ -207,8 +207,8 @@ fn a_role_whose_transactions_are_read_only() {
 }
 
 /// If the server is read-only by default, as a service makes it when the disk is nearly full, a
-/// load, its plan and `repair` are refused before anything is touched. The target or the role
-/// overrides it.
+/// load, its plan, `repair`, `loads init` and `loads forget` are refused before anything is touched.
+/// The target or the role overrides it.
 #[test]
 fn a_server_that_is_read_only() {
     on_first_and_last_major(|installation| {
@@ -231,6 +231,9 @@ fn a_server_that_is_read_only() {
             &["load", &file, "--table", "u", "--create"],
             &["plan", &file, "--table", "t"],
             &["repair"],
+            &["loads", "init"],
+            &["loads", "forget", "1"],
+            &["loads", "forget", &file, "--table", "t"],
         ] {
             let output = world.run(arguments);
             let said = String::from_utf8_lossy(&output.stderr).into_owned();

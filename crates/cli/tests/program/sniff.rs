@@ -52,7 +52,7 @@ fn a_plan_loads_what_it_was_made_of(world: &mut World) {
     let output = world.run(&["convert", &file, "--plan", &path, "--table", "made"]);
     let said = text(&output.stderr);
     assert!(said.contains("date-style") && output.status.code() == Some(2), "{said}");
-    let text_plan = plan.replace("date-style", "# date-style");
+    let text_plan = plan.replace("date-style", "time-zone = \"UTC\"\n# date-style");
     let path = world.file("plan.toml", text_plan.as_bytes());
     world.sql("ALTER TABLE made ALTER day TYPE text USING ''");
     let output = world.run(&["convert", &file, "--plan", &path, "--table", "made"]);
@@ -120,6 +120,9 @@ fn plans_are_checked(world: &mut World) {
     assert_eq!(world.sql("SELECT max(\"b,c\") || max(\"a \"\"1\"\"\") FROM made"), "c'd2");
     let missing = world.run(&["load", &file, "--plan", "nothing.toml", "--table", "made"]);
     assert!(text(&missing.stderr).contains("cannot read the plan nothing.toml"), "{missing:?}");
+    let blank = sniff(&[&world.file("blank.csv", b"\n\n\n")]);
+    assert_eq!(blank.status.code(), Some(4), "{blank:?}");
+    assert!(text(&blank.stderr).contains("blank.csv has no record"), "{blank:?}");
 }
 
 /// `--dialect auto` takes what the file decides, also from standard input. If something is

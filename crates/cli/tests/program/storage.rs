@@ -43,6 +43,17 @@ fn end(world: &mut World, child: Child) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
+/// A file that reports no size, as those of /proc do, is loaded.
+#[test]
+fn a_file_without_a_size() {
+    let mut world = world();
+    world.sql("CREATE TABLE words (word text)");
+    let file = "/proc/sys/kernel/ostype";
+    assert_eq!(fs::metadata(file).unwrap().len(), 0);
+    assert_eq!(world.load(&[file, "--table", "words"]).unwrap()["loaded"], 1);
+    assert_eq!(world.sql("SELECT word FROM words"), "Linux");
+}
+
 /// If a file grows, shrinks or is overwritten while it is read, the load fails and no row stays. A
 /// new file with the same name does not matter.
 #[test]

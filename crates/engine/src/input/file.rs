@@ -272,7 +272,9 @@ impl InputFile {
         let Some((version, opened)) = &self.version else { return Ok(()) };
         let now = version().map_err(|e| Error::io("read", &self.name, &e))?;
         let (had, has, read) = (opened.length, now.length, self.raw_read.load(Ordering::Relaxed));
-        let what = if has != had || (read != had && self.compression.is_none()) {
+        // Files of /proc and of some FUSE mounts report no size.
+        let sized = had > 0 || has > 0;
+        let what = if has != had || (sized && read != had && self.compression.is_none()) {
             format!("it had {had} bytes, has {has}, and {read} were read")
         } else if now != *opened {
             "it was written to".into()

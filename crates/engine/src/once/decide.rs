@@ -359,8 +359,8 @@ impl Found<'_> {
         Ok(Some(Beside { known, after: Ok(more), as_it_was, earlier }))
     }
 
-    /// Adds a source that no load has begun. If another source of this load has the same bytes,
-    /// adds only its name.
+    /// Adds a source that no load has begun. If another source of this load has the same bytes, and
+    /// so the same rows, adds only its name.
     fn add_new(
         &mut self,
         conn: &mut Conn,
@@ -368,7 +368,11 @@ impl Found<'_> {
         wanted: Wanted,
         name: &str,
     ) -> Result<(), Error> {
-        if let Some(other) = self.copy_of(conn, &wanted.seen, &wanted.ends)? {
+        let copy = match self.names_in_rows {
+            true => None,
+            false => self.copy_of(conn, &wanted.seen, &wanted.ends)?,
+        };
+        if let Some(other) = copy {
             let same = &self.seen[other].name;
             let note = format!("{name} has the same bytes as {same}, and they are loaded once");
             self.notes.add(About::Copies, note);

@@ -4,13 +4,14 @@
 //! A running load is stopped first. The stop waits for transactions of that load that are about to
 //! commit (`record`). So the load commits nothing of what is forgotten here.
 
-use super::listing::{begin, connect, open};
+use super::listing::begin;
 use super::rejects::absolute;
-use super::slices;
+use super::{slices, tables};
 use crate::error::Error;
 use crate::session::catalog;
 use crate::session::conn::{Conn, Rows};
 use crate::session::nodes;
+use crate::session::transaction::refuse_read_only;
 use std::path::Path;
 
 /// The rows of all names of the content that the name `$2` has in the table with the qualified name
@@ -31,13 +32,22 @@ pub struct Forgotten {
     pub missing: usize,
 }
 
+/// Opens a connection to a server that may be written to. Returns `None` if the ledger does not
+/// exist.
+fn connect(url: &str) -> Result<Option<Conn>, Error> {
+    let mut conn = Conn::open(url)?;
+    refuse_read_only(&mut conn)?;
+    Ok(tables::there(&mut conn)?.then_some(conn))
+}
+
 /// Forgets files of a table by their paths, streams by their names, and reject files of loads of
 /// the table that are not complete. A file is forgotten with all names of its content. `nodes` are
 /// addresses to use in place of those of the catalog.
 ///
 /// # Errors
 ///
-/// The server or a node of the table cannot be reached, or reports an error.
+/// The server or a node of the table cannot be reached, is read-only by default, or reports an
+/// error.
 pub fn forget(
     url: &str,
     table: &str,
@@ -128,6 +138,7 @@ fn forget_on_nodes(
     let mut any = false;
     for (node, tables) in nodes::tables(conn, table)? {
         let mut there = nodes::connect(conn, &node, given)?;
+        refuse_read_only(&mut there).map_err(|error| nodes::of_node(&node, error))?;
         let names = rows.iter().map(|row| (row[3].as_deref().unwrap_or(name), Some(row)));
         for (name, row) in names.chain(rows.is_empty().then_some((name, None))) {
             let gone = slices::forget(&mut there, &tables, name, row);
@@ -148,7 +159,8 @@ pub fn forget_load(
     load: i64,
     nodes: &[(String, String)],
 ) -> Result<Option<Vec<String>>, Error> {
-    let Some(mut conn) = open(url)? else { return Ok(None) };
+    let Some(mut conn) = connect(url)? else { return Ok(None) };
+    begin(&mut conn)?;
     let load = load.to_string();
     let found = stop(&mut conn, "number = $1::bigint", &[Some(&load)])?;
     if found.is_empty() {

@@ -244,16 +244,13 @@ fn difference(
 }
 
 /// Opens a connection and begins a transaction. Returns `None` if the ledger does not exist.
-pub(super) fn open(url: &str) -> Result<Option<Conn>, Error> {
-    let Some(mut conn) = connect(url)? else { return Ok(None) };
+fn open(url: &str) -> Result<Option<Conn>, Error> {
+    let mut conn = Conn::open(url)?;
+    if !tables::there(&mut conn)? {
+        return Ok(None);
+    }
     begin(&mut conn)?;
     Ok(Some(conn))
-}
-
-/// Opens a connection. Returns `None` if the ledger does not exist.
-pub(super) fn connect(url: &str) -> Result<Option<Conn>, Error> {
-    let mut conn = Conn::open(url)?;
-    Ok(tables::there(&mut conn)?.then_some(conn))
 }
 
 /// Begins a transaction that uses the ledger. It may be idle for long, while files are compared.

@@ -30,6 +30,7 @@ pub mod tables;
 mod unclaimed;
 
 use crate::error::Error;
+use crate::fields::ValuePart;
 use crate::ledger::SETTINGS;
 use crate::options::{Header, InputOptions, Options};
 use crate::report::Summary;
@@ -164,8 +165,19 @@ fn open<'o>(options: &'o Options, watch: &Watch) -> Result<(Conn, Target, Found<
     let append = options.once.as_ref().is_some_and(|once| once.append);
     let lease = options.lease();
     let stop = watch.stop.clone();
-    let found =
-        Found { seen, fingerprint, sources, input, append, lease, stop, ..Found::default() };
+    let with_name = |(_, value): &(_, Vec<ValuePart>)| value.contains(&ValuePart::File);
+    let names_in_rows = options.target.fields.set.iter().any(with_name);
+    let found = Found {
+        seen,
+        fingerprint,
+        sources,
+        input,
+        append,
+        names_in_rows,
+        lease,
+        stop,
+        ..Found::default()
+    };
     Ok((guard, target, found))
 }
 
@@ -179,6 +191,8 @@ struct Found<'s> {
     input: InputOptions,
     /// if a source has grown, load the rest
     append: bool,
+    /// a column gets the name of the file: files with the same bytes have different rows
+    names_in_rows: bool,
     /// how long a transaction may be idle if others wait for it
     lease: Duration,
     /// whether the user has stopped the load

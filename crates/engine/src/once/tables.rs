@@ -13,7 +13,7 @@ use super::slices;
 use crate::error::Error;
 use crate::ledger::{self, node_commits, State};
 use crate::session::conn::Conn;
-use crate::session::transaction::BEGIN;
+use crate::session::transaction::{refuse_read_only, BEGIN};
 use crate::text::text;
 
 /// The version of these tables.
@@ -184,10 +184,11 @@ pub fn statements() -> String {
 ///
 /// # Errors
 ///
-/// Other roles would not use tables of this role, the server cannot be reached, or as for a load
-/// that needs the tables.
+/// The server cannot be reached, or is read-only by default, other roles would not use tables of
+/// this role, or as for a load that needs the tables.
 pub fn init(url: &str) -> Result<i32, Error> {
     let mut conn = Conn::open(url)?;
+    refuse_read_only(&mut conn)?;
     if version(&mut conn)? != Some(VERSION) {
         for_all(&mut conn)?;
     }

@@ -371,13 +371,9 @@ impl RejectFile {
         for file in [&mut self.records, &mut self.side] {
             file.sync()?;
         }
-        // The names are durable only after their folder is. Some folders cannot be read or
-        // synchronized. This is no error for PostgreSQL's `fsync_fname_ext`, either.
+        // The names are durable only after their folder is.
         let synced = File::open(folder_of(&self.path)).and_then(|folder| folder.sync_all());
-        synced.or_else(|e| match e.raw_os_error() {
-            Some(libc::EACCES | libc::EBADF | libc::EINVAL) => Ok(()),
-            _ => Err(e),
-        })
+        synced.or_else(|e| if cannot_be_synced(&e) { Ok(()) } else { Err(e) })
     }
 
     pub(super) fn failed(&self, error: &io::Error) -> Error {
@@ -399,6 +395,12 @@ impl RejectFile {
         self.records.write_all(content)?;
         self.records.write_all(if of_its_own { end } else { wanted })
     }
+}
+
+/// Whether this is the error of a folder that cannot be read or synchronized. For PostgreSQL's
+/// `fsync_fname_ext`, this is no error, either.
+pub(super) fn cannot_be_synced(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EACCES | libc::EBADF | libc::EINVAL))
 }
 
 /// The fields of a header, without a line before it that names the delimiter; `None` if it cannot be

@@ -48,10 +48,13 @@ fn an_existing_file_is_refused_and_left_as_it_was() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// A folder may be writable but not readable.
+/// A folder may be writable but not readable, and some file systems cannot synchronize a folder.
 #[test]
 fn a_folder_that_cannot_be_read_is_no_error() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let passes = |code| super::file::cannot_be_synced(&io::Error::from_raw_os_error(code));
+    assert!([libc::EACCES, libc::EBADF, libc::EINVAL].into_iter().all(passes));
+    assert!(![libc::EIO, libc::ENOSPC, libc::ENOENT].into_iter().any(passes));
     let dir = std::env::temp_dir().join(format!("pgsluice-unread-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     if dir.metadata().unwrap().uid() == 0 {
