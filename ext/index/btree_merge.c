@@ -62,7 +62,8 @@
  * page. A page of nbtree has the same bytes on a standby, except for hints
  * that are not logged: items marked dead, and marks for VACUUM. A page with
  * any of these is logged whole. So is a leaf that is formed again, because
- * most of its items move.
+ * most of its items move. A standby may keep a mark that VACUUM has removed
+ * here: it does no harm there, but wal_consistency_checking reports it.
  *
  * VACUUM may run at the same time. The old leaf and the new ones get its cycle
  * ID, as after a split (_bt_vacuum_cycleid). It shows VACUUM that entries may

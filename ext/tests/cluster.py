@@ -128,12 +128,20 @@ def has_program(name):
     return there
 
 
-def wait_until(what):
-    """Waits until `what()` is true, however slow the machine is; returns False after three minutes."""
+def wait_until(what, meanwhile=None):
+    """Waits until `what()` is true, however slow the machine is; returns False after three minutes.
+
+    `meanwhile()` is called every two seconds. A load that waits for data gets more by it: its workers leave after three seconds without
+    any, perhaps before anybody has seen them.
+    """
     deadline = time.monotonic() + 180
+    again = time.monotonic() + 2
     while not what():
         if time.monotonic() > deadline:
             return False
+        if meanwhile and time.monotonic() > again:
+            meanwhile()
+            again = time.monotonic() + 2
         time.sleep(0.02)
     return True
 
@@ -226,6 +234,9 @@ class Cluster:
                 f"port = {self.port}",
                 "shared_buffers = 64MB",
                 "autovacuum_naptime = 1d",  # on a slow machine it would run in the middle of a test
+                # By default, a standby that lags for half a minute cancels the queries of a test.
+                "max_standby_streaming_delay = -1",
+                "max_standby_archive_delay = -1",
                 f"fsync = {'on' if durable else 'off'}",
                 "session_preload_libraries = 'pgsluice'",
                 *settings,

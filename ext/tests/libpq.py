@@ -101,7 +101,7 @@ class Session:
         self.conn = None  # closing twice does no harm
         if gone:
             with gone:
-                gone.settimeout(10)
+                gone.settimeout(180)
                 try:
                     while gone.recv(4096):
                         pass

@@ -52,17 +52,16 @@ class WithTable:
 
     def checked(self, cluster=None):
         """Runs amcheck on every index: it must have an entry for every row."""
-        for index in {**INDEXES, **OTHERS}:
-            check(cluster or self.cluster, index)
+        check(cluster or self.cluster, *INDEXES, *OTHERS)
 
     def answers(self):
         """The rows of the table, and scans of the indexes in both directions."""
-        said = [self.sql("SELECT count(*), md5(string_agg(t::text, ',' ORDER BY t::text)) FROM t")]
+        asked = ["SELECT count(*), md5(string_agg(t::text, ',' ORDER BY t::text)) FROM t;" + INDEXED]
         for order in SCANS:
             for by in (order, BACK.get(order, f"{order} DESC")):
                 shown = order.replace(" DESC", "").replace(" NULLS FIRST", "")
-                said.append(self.sql(f"{INDEXED} SELECT md5(string_agg(v::text, ',')) FROM (SELECT ROW({shown}) v FROM t ORDER BY {by}) _"))
-        return said
+                asked.append(f"SELECT md5(string_agg(v::text, ',')) FROM (SELECT ROW({shown}) v FROM t ORDER BY {by}) _;")
+        return self.sql("".join(asked)).split("\n")
 
     def merged(self, path, before=""):
         """Loads the file; returns how many entries of each index were merged."""

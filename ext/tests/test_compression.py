@@ -9,7 +9,7 @@ from .cluster import Cluster, OnCluster, endless, wait_until
 from .differential import compare
 from .test_admin import Administered
 from .test_durability import check_heap
-from .test_workers import workers
+from .test_workers import ATTENDED, workers
 
 COPY = "COPY t (id, a, b, c) FROM {} WITH (FORMAT csv)"
 TABLE = "CREATE TABLE t (id int, a text, b text, c text)"
@@ -76,8 +76,8 @@ class Compression(OnCluster):
 
     def stored(self, table, setting, workers, copy=COPY, pause=0.0):
         """The rows as stored by a load of the file, and how many values its workers have compressed."""
-        # The pause gives the workers time to start before the data ends.
-        source = f"PROGRAM 'head -c 1200000 {self.path}; sleep {pause}; tail -c +1200001 {self.path}'"
+        # The pause gives the workers time to join the load before the data ends.
+        source = f"PROGRAM 'head -c 1200000 {self.path}; {ATTENDED if pause else ':'}; sleep {pause}; tail -c +1200001 {self.path}'"
         copy = copy.replace("(FORMAT csv)", f"(FORMAT csv, workers {workers})") if setting == "on" else copy
         with self.cluster.connect() as session:
             session.run(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t CASCADE; {table}; SET pgsluice.copy = {setting};")
@@ -169,11 +169,22 @@ class Compression(OnCluster):
         half, go = self.cluster.file("half", documents(1000)), self.cluster.home / "go"
         go.unlink(missing_ok=True)
         narrow = self.cluster.file("narrow", b"".join(b"%d,some text,x,y\n" % i for i in range(400000)))
-        wide = f"PROGRAM 'cat {half}; sleep 1; cat {half}'"
+        wide = f"PROGRAM 'cat {half}; {ATTENDED}; sleep 0.2; cat {half}'"
         for source, compresses in ((wide, "t"), (f"'{narrow}'", "f")):
             self.assertTrue(wait_until(lambda source=source, compresses=compresses: self.sql(
                 f"DROP TABLE IF EXISTS t; {TABLE}; SET pgsluice.copy = on; SET pgsluice.workers = 1; {COPY.format(source)};"
                 "SELECT values_compressed > 0 FROM pgsluice.last_copy") == compresses))
+
+    def test_indexes_whose_entries_wait(self):
+        """Workers compress no value that an index gets, also if entries of the index wait when workers start."""
+        columns, value = [f"c{i}" for i in range(10)], ("some words again; " * 24)[:430]
+        half = self.cluster.file("half", "".join(f"{i}," + ",".join(f"{i}{value}" for _ in columns) + "\n" for i in range(1300)).encode())
+        source = f"PROGRAM 'cat {half}; {ATTENDED}; sleep 0.2; cat {half}'"
+        for indexed, compresses in (("id", "t"), ("c0", "f")):
+            self.assertTrue(wait_until(lambda indexed=indexed, compresses=compresses: self.sql(
+                f"DROP TABLE IF EXISTS t; CREATE TABLE t (id int, {', '.join(f'{column} text' for column in columns)}); CREATE INDEX ON t ({indexed});"
+                f"SET pgsluice.copy = on; SET pgsluice.workers = 1; COPY t FROM {source} (FORMAT csv);"
+                "SELECT values_compressed > 0, workers FROM pgsluice.last_copy") == f"{compresses}|1"))
 
     def test_ended_in_the_middle(self):
         """After SIGKILL to all server processes during a load, none of its rows is there; the next load is complete."""
@@ -207,8 +218,8 @@ class Replayed(unittest.TestCase):
     def load(self, server, before="", after=""):
         """Loads the file; workers compress some of its values."""
         for pause in (0.2, 0.5, 2, 5):
-            # As in stored(): workers need time to start before the data ends.
-            source = f"PROGRAM 'head -c 1200000 {self.path}; sleep {pause}; tail -c +1200001 {self.path}'"
+            # As in stored(): workers need time to join before the data ends.
+            source = f"PROGRAM 'head -c 1200000 {self.path}; {ATTENDED}; sleep {pause}; tail -c +1200001 {self.path}'"
             said = server.sql(f"TRUNCATE t; CHECKPOINT; SET pgsluice.copy = on; {before} COPY t FROM {source} WITH (FORMAT csv, workers 2); {after}"
                               "SELECT values_compressed FROM pgsluice.last_copy")
             if int(said) > 0:

@@ -131,8 +131,7 @@ class DiskFull(unittest.TestCase):
         subprocess.run(["chown", "-R", f"{clusters.USER}:", wal], check=True)
         server.start()
         for _ in range(20):
-            server.sql("TRUNCATE t")
-            if subprocess.run(server.command("-c", load(path)), capture_output=True, check=False).returncode != 0:
+            if subprocess.run(server.command("-c", "TRUNCATE t", "-c", load(path)), capture_output=True, check=False).returncode != 0:
                 break
         self.assertIn("No space left on device", server.tail())
         resize(wal, 512)

@@ -342,8 +342,7 @@ class Life(OnCluster):
                 "UPDATE t SET b = b WHERE a % 3 = 0; UPDATE t SET a = -a WHERE a % 50 = 1;"
                 + ("VACUUM t;" if seed % 2 else "")
             )
-            for index in ("i", "u"):
-                check(self.cluster, index)
+            check(self.cluster, "i", "u")
         plain = self.sql("SELECT count(*), md5(string_agg(b || ctid::text, ',' ORDER BY b, ctid)) FROM t")
         self.assertEqual(self.sql(ORDERED), plain)
         self.assertIn("duplicate key", refusal(self.cluster, "INSERT INTO t SELECT a FROM t LIMIT 1"))
@@ -393,8 +392,7 @@ class Life(OnCluster):
         self.sql(f"{SORTED}CREATE INDEX CONCURRENTLY i ON t (b)")
         self.sql(f"{SORTED}CREATE UNIQUE INDEX CONCURRENTLY u ON t (a)")
         self.sql(f"{SORTED}REINDEX INDEX CONCURRENTLY i")
-        for index in ("i", "u"):
-            check(self.cluster, index)
+        check(self.cluster, "i", "u")
 
     def test_out_of_the_way_when_not_allowed(self):
         """Without privileges, CREATE INDEX, REINDEX and ADD PRIMARY KEY fail with the stock server's error."""

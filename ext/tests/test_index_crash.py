@@ -44,8 +44,7 @@ class Build(unittest.TestCase):
 
     def both(self):
         """Checks both indexes."""
-        for index in ("i", "u"):
-            check(self.cluster, index)
+        check(self.cluster, "i", "u")
 
     def restart(self):
         """Kills the server and recovers it."""
@@ -147,30 +146,29 @@ class Synced(unittest.TestCase):
             cluster.remove()
 
 
-class Several(unittest.TestCase):
+class Several(OnCluster):
     """One table with four indexes, loaded repeatedly into a new file."""
 
-    def setUp(self):
-        self.cluster = Cluster(["wal_level = replica", "checkpoint_timeout = 1h", "max_worker_processes = 8"])
-        self.sql = self.cluster.sql
-        path = self.cluster.home / "input"
-        self.sql(
-            f"CREATE EXTENSION pgsluice; {TABLE}"
-            "COPY (SELECT n * 7919 % 100003, md5((n % 5000)::text), n % 1000, md5(n::text)::uuid"
-            f" FROM generate_series(1, 100000) n) TO '{path}' WITH (FORMAT csv)")
-        self.load = (
+    settings = ["wal_level = replica", "checkpoint_timeout = 1h", "max_worker_processes = 8"]
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        path = cls.cluster.home / "input"
+        cls.sql("COPY (SELECT n * 7919 % 100003, md5((n % 5000)::text), n % 1000, md5(n::text)::uuid"
+                f" FROM generate_series(1, 100000) n) TO '{path}' WITH (FORMAT csv)")
+        cls.load = (
             "SET pgsluice.copy = on; SET pgsluice.workers = 2; SET maintenance_work_mem = '1MB'; {}"
             f"BEGIN; TRUNCATE t; COPY t FROM '{path}' WITH (FORMAT csv); COMMIT;"
         )
 
-    def tearDown(self):
-        self.cluster.remove()
+    def setUp(self):
+        self.sql(f"SET client_min_messages = error; DROP TABLE IF EXISTS t; {TABLE} CHECKPOINT")
 
     def whole(self, rows):
         """The table has this number of rows, and every index has them."""
         self.assertEqual(self.sql("SELECT count(*) FROM t"), str(rows))
-        for index in INDEXES:
-            check(self.cluster, index)
+        check(self.cluster, *INDEXES)
 
     def tidy(self):
         """No temporary file and no worker of a failed load is left."""
@@ -285,8 +283,9 @@ class Several(unittest.TestCase):
             self.complete()
             self.sql("DROP TABLESPACE small")
         finally:
-            self.cluster.stop("immediate")
+            self.cluster.stop()
             subprocess.run(["umount", str(place)], check=True)
+            self.cluster.start()
 
     def test_killed(self):
         """Wherever the server is killed, with checkpoints meanwhile, all rows of a load are there or none, and every index passes amcheck."""
@@ -337,8 +336,7 @@ class Committed(LoadedTwice):
         expected = self.same(private.rows(30000))
         self.cluster.kill()
         self.cluster.start()
-        for index in private.INDEXES:
-            check(self.cluster, index)
+        check(self.cluster, *private.INDEXES)
         self.assertEqual(self.sql("SELECT count(*) FROM t"), expected.split("|")[0])
 
 
@@ -371,8 +369,7 @@ class Keyed(OnCluster):
 
     def checked(self, cluster):
         """Runs amcheck on every index: it must have an entry for every row."""
-        for index in leaves.KEYED_INDEXES:
-            check(cluster, index)
+        check(cluster, *leaves.KEYED_INDEXES)
 
     def test_killed_in_the_middle(self):
         """Whatever the size of the index when the server is killed, the indexes pass amcheck after recovery, and take deletes, VACUUM and another load."""

@@ -69,18 +69,15 @@ class Appended(LoadedTwice):
 
     def answers(self):
         """The rows of the table, and scans of the indexes in both directions."""
-        said = [self.sql("SELECT count(*), md5(string_agg(t::text, ',' ORDER BY a)) FROM t")]
+        asked = ["SELECT count(*), md5(string_agg(t::text, ',' ORDER BY a)) FROM t; SET enable_seqscan = off; SET enable_bitmapscan = off;"]
         for order in KEYED_SCANS:
             for direction in (order, ", ".join(f"{part} DESC".replace(" DESC DESC", "") for part in order.split(", "))):
-                said.append(self.sql(
-                    "SET enable_seqscan = off; SET enable_bitmapscan = off;"
-                    f"SELECT md5(string_agg(v::text, ',')) FROM (SELECT ROW({order.replace(' DESC', '')}) v FROM t ORDER BY {direction}) _"))
-        return said
+                asked.append(f"SELECT md5(string_agg(v::text, ',')) FROM (SELECT ROW({order.replace(' DESC', '')}) v FROM t ORDER BY {direction}) _;")
+        return self.sql("".join(asked)).split("\n")
 
     def checked(self, cluster=None):
         """Runs amcheck on every index: it must have an entry for every row."""
-        for index in KEYED_INDEXES:
-            check(cluster or self.cluster, index)
+        check(cluster or self.cluster, *KEYED_INDEXES)
 
     def entries(self, path):
         """Loads the file; returns how many entries of each index were added as whole leaves."""
@@ -139,8 +136,7 @@ class Appended(LoadedTwice):
                 said.append([self.sql(f"SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT md5(string_agg(t::text, ',' ORDER BY {column})) FROM t")
                              for column in ("s", "b", "o", "d", "at", "m")])
             self.assertEqual(*said)
-            for index in indexes:
-                check(self.cluster, index)
+            check(self.cluster, *indexes)
             self.sql(table)
             found = self.entries(path)
             for index in indexes[:5]:
@@ -240,8 +236,7 @@ class Appended(LoadedTwice):
         self.assertEqual((vacuum.wait(), loader.end()[0]), (0, 0))
         (plan,) = json.loads(self.sql(f"{indexed} EXPLAIN (ANALYZE, BUFFERS, FORMAT json) SELECT a FROM s WHERE a = 49999"))
         self.assertLess(plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"], 10)
-        for index in ("s_pkey", "sb"):
-            check(self.cluster, index)
+        check(self.cluster, "s_pkey", "sb")
 
     def test_disk_full(self):
         """If there is no room for new leaves, the load fails and the indexes pass amcheck; with more room, the next load succeeds."""
@@ -286,19 +281,17 @@ class WithTable:
 
     def checked(self, cluster=None):
         """Runs amcheck on every index: it must have an entry for every row."""
-        for index in INDEXES:
-            check(cluster or self.cluster, index)
+        check(cluster or self.cluster, *INDEXES)
 
     def answers(self):
         """The rows of the table, and scans of the indexes in both directions."""
-        said = [self.sql("SELECT count(*), md5(string_agg(t::text, ',' ORDER BY t::text)) FROM t")]
+        asked = ["SELECT count(*), md5(string_agg(t::text, ',' ORDER BY t::text)) FROM t;"
+                 "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off;"]
         for order in SCANS:
             back = {"down DESC NULLS LAST, at": "down NULLS FIRST, at DESC", "d, at": "d DESC, at DESC"}.get(order, f"{order} DESC")
             for by in (order, back):
-                said.append(self.sql(
-                    "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off;"
-                    f"SELECT md5(string_agg(v::text, ',')) FROM (SELECT ROW({order.replace(' DESC NULLS LAST', '')}) v FROM t ORDER BY {by}) _"))
-        return said
+                asked.append(f"SELECT md5(string_agg(v::text, ',')) FROM (SELECT ROW({order.replace(' DESC NULLS LAST', '')}) v FROM t ORDER BY {by}) _;")
+        return self.sql("".join(asked)).split("\n")
 
     def taken(self, path, before="", options=""):
         """Loads the file; returns for each index how many entries were added as whole leaves, and the method chosen."""

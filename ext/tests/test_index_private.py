@@ -73,8 +73,7 @@ class Private(LoadedTwice):
     def test_indexes_are_built_when_all_rows_are_in(self):
         """After a load, every kind of index is complete; those that can wait are built at the end, and a small load builds none."""
         self.same(rows(40000))
-        for index in INDEXES:
-            check(self.cluster, index)
+        check(self.cluster, *INDEXES)
         self.assertEqual(self.sql("SET enable_seqscan = off; SELECT count(*) FROM t WHERE b = 'aaa'"),
                          self.sql("SET enable_indexscan = off; SET enable_bitmapscan = off; SELECT count(*) FROM t WHERE b = 'aaa'"))
         self.assertEqual(self.built(), "tc|sorted")
@@ -85,8 +84,7 @@ class Private(LoadedTwice):
         """With FREEZE, every kind of index is complete, also those that get their entries at the end one by one; a server with assertions does not abort."""
         copy = COPY[:-1] + ", FREEZE)"
         self.same(rows(40000), copy=copy)
-        for index in INDEXES:
-            check(self.cluster, index)
+        check(self.cluster, *INDEXES)
         self.assertEqual(self.sql("SET enable_seqscan = off; SELECT count(*) FROM t WHERE b = 'aaa'"),
                          self.sql("SET enable_indexscan = off; SET enable_bitmapscan = off; SELECT count(*) FROM t WHERE b = 'aaa'"))
         self.assertEqual(self.built(copy), "tc|sorted")
@@ -174,12 +172,10 @@ class Private(LoadedTwice):
         """After TRUNCATE and COPY in one transaction, the indexes have the new rows; a rollback brings the old ones back."""
         lines = rows(30000)
         self.same(lines, before=TABLE + "INSERT INTO t VALUES (-1, 'old', 1, 'old'); COMMIT; BEGIN; TRUNCATE t;")
-        for index in INDEXES:
-            check(self.cluster, index)
+        check(self.cluster, *INDEXES)
         path = self.cluster.file("input", "".join(lines).encode())
         self.sql(f"SET pgsluice.copy = on; BEGIN; TRUNCATE t; {COPY.format(path)}; ROLLBACK")
-        for index in INDEXES:
-            check(self.cluster, index)
+        check(self.cluster, *INDEXES)
         self.assertEqual(self.sql("SELECT count(*) FROM t"), "30000")
 
     def test_savepoints(self):
@@ -189,8 +185,7 @@ class Private(LoadedTwice):
             before=TABLE + "SAVEPOINT s;",
             after="ROLLBACK TO s; INSERT INTO t SELECT n, 'n', n, 'n' FROM generate_series(1, 100) n;",
         )
-        for index in INDEXES:
-            check(self.cluster, index)
+        check(self.cluster, *INDEXES)
         self.assertEqual(self.sql("SET enable_seqscan = off; SELECT count(*) FROM t WHERE a > 0"), "100")
 
     def test_foreign_keys_and_triggers_find_the_rows(self):
@@ -234,8 +229,7 @@ class Private(LoadedTwice):
             before=TABLE + "SET LOCAL enable_seqscan = off; DECLARE c CURSOR FOR SELECT a FROM t ORDER BY a; FETCH c;",
             after="CLOSE c;",
         )
-        for index in INDEXES:
-            check(self.cluster, index)
+        check(self.cluster, *INDEXES)
 
     def test_a_cursor_that_the_load_opens(self):
         """If a function of the COPY leaves a cursor on an index that waits, this index gets its entries row by row; rows and errors are stock COPY's."""
@@ -248,8 +242,7 @@ class Private(LoadedTwice):
             "ALTER TABLE t ADD CHECK (peek(a)); SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;"
         )
         self.same(lines, before=table, after="FETCH ALL FROM peek; CLOSE peek;")
-        for index in INDEXES:
-            check(self.cluster, index)
+        check(self.cluster, *INDEXES)
         first, second = (line.split(",", 2) for line in (lines[9], lines[25000]))
         for key, other in ((first[0], second[1]), (second[0], first[1])):
             self.assertIn("duplicate key", self.same(lines + [f"{key},{other},1000000,x\n"], before=table))
@@ -262,8 +255,7 @@ class Private(LoadedTwice):
         table = "CREATE TABLE t (a int PRIMARY KEY, b text UNIQUE, c bytea UNIQUE, d text); "
         good = [f"{n},{n * 7919 % 40009},\\x{n * 5003 % 40009:08x},x\n" for n in range(40000)]
         self.same(good, before=table)
-        for index in ("t_pkey", "t_b_key", "t_c_key"):
-            check(self.cluster, index)
+        check(self.cluster, "t_pkey", "t_b_key", "t_c_key")
         long = good[:30000] + [f"50000,{'long' * 200}{n},,\n".replace("50000", str(50000 + n)) for n in range(99)] + good[30000:]
         for lines in (good, long):
             again = lines[:35000] + [f"70000,{good[11].split(',')[1]},,\n"] + lines[35000:] + [good[3]]
@@ -272,8 +264,7 @@ class Private(LoadedTwice):
         self.assertIn('"t_c_key"', self.same(again, before=table))
         self.assertIn('"t_pkey"', self.same(long + [good[5]], before=table))
         self.same(long, before=table)
-        for index in ("t_pkey", "t_b_key", "t_c_key"):
-            check(self.cluster, index)
+        check(self.cluster, "t_pkey", "t_b_key", "t_c_key")
 
     def test_comparisons_by_functions_of_ones_own(self):
         """If user-defined functions compare what is in arrays, and write or fail, entries go in row by row: results and errors are stock COPY's."""
@@ -308,8 +299,7 @@ class Private(LoadedTwice):
             self.sql(f"DROP TABLE IF EXISTS t; SET pgsluice.copy = on; SET {settings};"
                      f"BEGIN; {TABLE} {COPY.format(path)}; COMMIT")
             built.append([pages(self.cluster, index) for index in INDEXES])
-            for index in INDEXES:
-                check(self.cluster, index)
+            check(self.cluster, *INDEXES)
         for other in built[1:]:
             self.assertTrue(other == built[0])
         self.assertEqual(self.sql(

@@ -62,8 +62,7 @@ class PartitionPages(LoadedTwice):
         cluster.sql("CREATE EXTENSION IF NOT EXISTS amcheck")
         said = cluster.sql("SELECT relid::regclass, v FROM pg_partition_tree('t'), LATERAL verify_heapam(relid, check_toast := true) v WHERE isleaf")
         self.assertEqual(said, "")
-        for index in cluster.sql("SELECT indexrelid::regclass FROM pg_index WHERE indrelid IN (SELECT relid FROM pg_partition_tree('t') WHERE isleaf)").split():
-            check(cluster, index)
+        check(cluster, *cluster.sql("SELECT indexrelid::regclass FROM pg_index WHERE indrelid IN (SELECT relid FROM pg_partition_tree('t') WHERE isleaf)").split())
 
     def paged(self, given, table=BARE, **how):
         """Both leave the same, with workers and without; the extension writes whole pages, in the order of the data."""
@@ -235,7 +234,11 @@ class PartitionPages(LoadedTwice):
                            for way, wrong in (("", f">{than}"), ("DESC", f"<{than}"))) * 4,
                    "".join(f"INSERT INTO t SELECT 10000000 + {20 * n} + m, m, 'written ' || m FROM generate_series(0, 19) m; INSERT INTO t VALUES ({5 * n + 3}, 1, 'written between'); DELETE FROM t WHERE a >= 10000000 AND a % 4 = {n % 4};\n"
                            for n in range(150)),
-                   "VACUUM t;\n" * 10]
+                   # It may make room in every partition, so it waits until both loads have pages.
+                   "SELECT pg_advisory_lock_shared(1); SELECT pg_advisory_unlock_shared(1);\n" + "VACUUM t;\n" * 10]
+        holder = self.cluster.connect()
+        self.addCleanup(holder.close)
+        holder.run("SELECT pg_advisory_lock(1)")
         others = []
         for script in scripts:
             others.append(subprocess.Popen(self.cluster.command("-f", "-"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
@@ -248,6 +251,10 @@ class PartitionPages(LoadedTwice):
             self.sql("DELETE FROM t WHERE a < 10000000 AND a % 5 < 2")
             running = [subprocess.Popen(self.cluster.command("-c", "SET pgsluice.copy = on", "-c", COPY.format(path, f", workers {n}"), "-c", merged), stdout=subprocess.PIPE, text=True)
                        for n, path in enumerate(paths)]
+            if loads == 0:
+                loaded = "SELECT count(*) FROM pg_stat_progress_copy WHERE tuples_processed > 0"
+                self.assertTrue(wait_until(lambda running=running, loaded=loaded: any(load.poll() is not None for load in running) or self.sql(loaded) == "2"))
+                holder.run("SELECT pg_advisory_unlock(1)")
             said = [load.communicate()[0].rstrip().split("|") for load in running]
             self.assertEqual([one[1:] for one in said], [["25000", "t"]] * 2)
             # Later, VACUUM may have made room in every partition.

@@ -33,15 +33,13 @@ class Partitions(LoadedTwice):
 
     def answers(self):
         """The rows of each partition, and the rows that its indexes find."""
-        said = [self.sql("SELECT tableoid::regclass, count(*), md5(string_agg(t::text, ',' ORDER BY a)) FROM t GROUP BY 1 ORDER BY 1")]
-        for order in ("a", "day, a", "b COLLATE \"C\", a"):
-            said.append(self.sql(f"SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT md5(string_agg(a::text, ',')) FROM (SELECT a FROM t ORDER BY {order}) _"))
-        return said
+        return self.sql("SELECT tableoid::regclass, count(*), md5(string_agg(t::text, ',' ORDER BY a)) FROM t GROUP BY 1 ORDER BY 1;"
+                        "SET enable_seqscan = off; SET enable_bitmapscan = off;"
+                        + "".join(f"SELECT md5(string_agg(a::text, ',')) FROM (SELECT a FROM t ORDER BY {order}) _;" for order in ("a", "day, a", "b COLLATE \"C\", a")))
 
     def checked(self):
         """Runs amcheck on the indexes of every partition."""
-        for index in self.sql(LEAVES).split("\n"):
-            check(self.cluster, index)
+        check(self.cluster, *self.sql(LEAVES).split("\n"))
 
     def ways(self, path, options=""):
         """Loads the file; returns how many entries of each index went in by each method."""
@@ -148,8 +146,7 @@ class Killed(OnCluster):
             load.wait()
             self.cluster.start()
             self.assertIn(int(self.sql("SELECT count(*) FROM t")) - before, (0, 4 * ROWS))
-            for index in self.sql(LEAVES).split("\n"):
-                check(self.cluster, index)
+            check(self.cluster, *self.sql(LEAVES).split("\n"))
             self.sql("DELETE FROM t WHERE a >= 0; VACUUM t")
 
 

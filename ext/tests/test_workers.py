@@ -44,6 +44,17 @@ def text(count, seed=2):
     return "".join(f"{i}\t{''.join(rng.choices(pieces, k=rng.randrange(30)))}\t\\N\n" for i in range(count)).encode()
 
 
+# In a PROGRAM: waits until its load has a worker, but not longer than about ten seconds. A load with the option workers starts them after its first MB.
+ATTENDED = 'n=0; until grep -qs "[w]orker for PID $PPID" /proc/[0-9]*/cmdline || [ $n -ge 500 ]; do sleep 0.01; n=$((n + 1)); done'
+
+
+def held_back(first, gate, second, again=None):
+    """A PROGRAM for COPY whose second part waits for a file. Until then `again`, or else the first part again, comes every second or so: workers leave
+    after three without data."""
+    return (f"PROGRAM 'n=0; cat {first}; while [ -e {first} ] && ! [ -e {gate} ]; do sleep 0.05; n=$((n + 1)); [ $((n % 20)) -gt 0 ] || cat {again or first}; done;"
+            f" cat {second}'")
+
+
 def workers(cluster):
     """The workers' process IDs, from /proc."""
     postmaster = int((cluster.data / "postmaster.pid").read_text().split()[0])
@@ -110,15 +121,18 @@ class Workers(OnCluster):
 
     def test_from_stdin(self):
         """A client's stream loads completely; if the client is killed in the middle, no rows and no workers are left."""
-        data = csv(60000)
         self.cluster.sql(f"DROP TABLE IF EXISTS t; {TABLE}")
         copy = "SET pgsluice.copy = on; " + CSV.format("STDIN")
-        self.cluster.sql(copy, stdin=data)
+        self.cluster.sql(copy, stdin=csv(60000))
         self.assertEqual(self.cluster.sql("SELECT count(*), sum(a) FROM t"), "60000|1799970000")
         process = subprocess.Popen(self.cluster.command("-c", copy), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        process.stdin.write(data[: len(data) // 2])
-        process.stdin.flush()
-        self.assertTrue(wait_until(lambda: workers(self.cluster)))
+
+        def send():
+            process.stdin.write(csv(30000))
+            process.stdin.flush()
+
+        send()
+        self.assertTrue(wait_until(lambda: workers(self.cluster), send))
         process.kill()
         process.wait()
         process.stdin.close()
@@ -130,24 +144,38 @@ class Workers(OnCluster):
     def test_a_worker_is_terminated(self):
         """If a worker is terminated, the leader forms its chunk: no row is lost."""
         self.cluster.sql(f"DROP TABLE IF EXISTS t; {TABLE}")
-        data = csv(100000)
-        half = data.index(b"\n", len(data) // 2) + 1
         process = subprocess.Popen(self.cluster.command("-c", "SET pgsluice.copy = on; " + CSV.format("STDIN")),
                                    stdin=subprocess.PIPE)
-        process.stdin.write(data[:half])
-        process.stdin.flush()
-        # They stay until the second half has come, and are terminated while it comes.
-        self.assertTrue(wait_until(lambda: workers(self.cluster)))
-        prey = workers(self.cluster)
-        writer = threading.Thread(target=process.stdin.write, args=(data[half:],))
+        sent = []
+
+        def send():
+            process.stdin.write(csv(60000))
+            process.stdin.flush()
+            sent.append(60000)
+
+        def terminate():
+            """How many workers it has terminated."""
+            ended = 0
+            for pid in workers(self.cluster):
+                try:
+                    os.kill(pid, signal.SIGTERM)
+                    ended += 1
+                except ProcessLookupError:
+                    pass
+            return ended
+
+        send()
+        self.assertTrue(wait_until(lambda: workers(self.cluster), send))
+        # They are terminated while more data comes.
+        writer = threading.Thread(target=send)
         writer.start()
-        for pid in prey:
-            os.kill(pid, signal.SIGTERM)
+        ended = terminate()
         writer.join()
+        self.assertTrue(ended or wait_until(terminate, send))
         # Only now does the data end, and with it the load that needs the workers.
         process.communicate()
         self.assertEqual(process.returncode, 0)
-        self.assertEqual(self.cluster.sql("SELECT count(*), count(DISTINCT a) FROM t"), "100000|100000")
+        self.assertEqual(self.cluster.sql("SELECT count(*), count(DISTINCT a) FROM t"), f"{sum(sent)}|60000")
 
     def test_no_shared_memory(self):
         """If memory for the workers cannot be reserved, the load goes on without them; a load that needs less has its worker."""

@@ -73,19 +73,16 @@ def check_size(test, primary, standby, index):
     test.assertEqual(sizes[0], sizes[1] + new_blocks(primary, index, sizes[1]) * _PAGE, index)
 
 
-def check(cluster, index):
-    """Runs amcheck on an index, if amcheck is installed."""
+def check(cluster, *indexes):
+    """Runs amcheck on these indexes, if amcheck is installed."""
     if clusters.has("amcheck"):
-        cluster.sql(
-            "CREATE EXTENSION IF NOT EXISTS amcheck;"
-            f"SELECT bt_index_parent_check('{index}', true, true)"
-        )
+        cluster.sql("CREATE EXTENSION IF NOT EXISTS amcheck;" + "".join(f"SELECT bt_index_parent_check('{index}', true, true);" for index in indexes))
 
 
 def compare(test, cluster, definition, settings="", scan="pages"):
     """Builds `definition` ("INDEX ON t (a)") by both methods and asserts equal pages; returns their number."""
     head, tail = definition.split(" ON ", 1)
-    cluster.sql("SET lock_timeout = 10000; DROP INDEX IF EXISTS stock, sorted")
+    cluster.sql("SET lock_timeout = '3min'; DROP INDEX IF EXISTS stock, sorted")
     cluster.sql(f"{STOCK}{settings}CREATE {head} stock ON {tail}")
     said = cluster.sql(f"{SORTED}{settings}CREATE {head} sorted ON {tail}; {LAST}")
     test.assertEqual(said, f"sorted {scan}", definition)

@@ -38,11 +38,14 @@
 #include "workers/workers.h"
 
 #include "access/detoast.h"
+#include "access/genam.h"
 #include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/toast_helper.h"
 #include "access/toast_internals.h"
 #include "catalog/pg_proc.h"
+#include "utils/rel.h"
+#include "utils/relcache.h"
 
 /* Compression by workers pays for rows of this many bytes of data. */
 #define WIDE_ROW 4096
@@ -55,27 +58,36 @@ is_compressible(Form_pg_attribute att)
 		(att->attstorage == TYPSTORAGE_EXTENDED || att->attstorage == TYPSTORAGE_MAIN);
 }
 
-/* Whether an index may store a value of such a column, or look at it. */
+/*
+ * Whether an index may store a value of such a column, or look at it. The
+ * executor's list of indexes lacks those whose entries wait (index/writer.c),
+ * so this asks the table.
+ */
 static bool
-indexes_get_values(const SluiceLoad *load)
+indexes_get_values(Relation rel)
 {
-	TupleDesc	desc = RelationGetDescr(load->cstate->rel);
+	TupleDesc	desc = RelationGetDescr(rel);
+	List	   *indexes = RelationGetIndexList(rel);
+	ListCell   *cell;
+	bool		found = false;
 
-	for (int i = 0; i < load->rri->ri_NumIndices; i++)
+	foreach(cell, indexes)
 	{
-		const IndexInfo *info = load->rri->ri_IndexRelationInfo[i];
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
 
-		if (info->ii_Expressions != NIL || info->ii_Predicate != NIL)
-			return true;
-		for (int n = 0; n < info->ii_NumIndexAttrs; n++)
+		found = found || RelationGetIndexExpressions(index) != NIL ||
+			RelationGetIndexPredicate(index) != NIL;
+		for (int n = 0; n < index->rd_index->indnatts; n++)
 		{
-			AttrNumber	attnum = info->ii_IndexAttrNumbers[n];
+			AttrNumber	attnum = index->rd_index->indkey.values[n];
 
-			if (attnum > 0 && is_compressible(TupleDescAttr(desc, attnum - 1)))
-				return true;
+			found = found ||
+				(attnum > 0 && is_compressible(TupleDescAttr(desc, attnum - 1)));
 		}
+		index_close(index, AccessShareLock);
 	}
-	return false;
+	list_free(indexes);
+	return found;
 }
 
 /*
@@ -94,7 +106,7 @@ sluice_compression_target(const SluiceLoad *load)
 		load->duplicates.mode != SLUICE_DUPLICATE_ERROR ||
 		(rel->trigdesc && rel->trigdesc->trig_insert_new_table) ||
 		(desc->constr && desc->constr->has_generated_stored) ||
-		(bytes < load->lines * WIDE_ROW && !sluice_force) || indexes_get_values(load) ||
+		(bytes < load->lines * WIDE_ROW && !sluice_force) || indexes_get_values(rel) ||
 		sluice_has_volatile_checks(rel, load->cstate->whereClause, PROVOLATILE_STABLE))
 		return 0;
 	for (int i = 0; i < desc->natts; i++)
