@@ -2,7 +2,7 @@
 
 use crate::blame::of_condition;
 use crate::clue::explained;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::event::{Event, Phase};
 use crate::facts::Purpose;
 use crate::input::Reader;
@@ -76,10 +76,12 @@ pub(crate) fn load(job: &Job<'_>) -> Result<Summary, Error> {
         watch.progress.bytes.set(0);
         watch.progress.records.set(0);
         let again = run(&Job { options: &options, watch, on_event: &|_| (), recording: None });
-        // An error of neither the server nor a record, as of a refused connection, would hide the
-        // first one.
+        // Another error would hide the first one: of a refused connection, or of a lock that another
+        // session has got meanwhile.
         let of_rows = |e: &Error| e.server().is_some() || e.place().is_some();
-        let counts = |e: &Error| of_rows(e) || e.changed().is_some();
+        let passes =
+            |e: &Error| matches!(e.kind(), Kind::Connection | Kind::Busy | Kind::Cancelled);
+        let counts = |e: &Error| e.changed().is_some() || of_rows(e) && !passes(e);
         if again.is_ok() || again.as_ref().is_err_and(counts) {
             result = again;
         }

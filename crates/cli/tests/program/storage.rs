@@ -43,7 +43,8 @@ fn end(world: &mut World, child: Child) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// A file that reports no size, as those of /proc do, is loaded.
+/// A file that reports no size, as those of /proc do, is loaded. `--once` refuses it: it could not
+/// tell whether such a file has grown.
 #[test]
 fn a_file_without_a_size() {
     let mut world = world();
@@ -52,6 +53,10 @@ fn a_file_without_a_size() {
     assert_eq!(fs::metadata(file).unwrap().len(), 0);
     assert_eq!(world.load(&[file, "--table", "words"]).unwrap()["loaded"], 1);
     assert_eq!(world.sql("SELECT word FROM words"), "Linux");
+    let refused = world.run(&["load", file, "--table", "words", "--once"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("reports no size, by which --once recognises a file"), "{said}");
 }
 
 /// If a file grows, shrinks or is overwritten while it is read, the load fails and no row stays. A

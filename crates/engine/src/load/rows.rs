@@ -91,11 +91,12 @@ pub(super) fn open_spare(
     options: &Options,
     watch: &Watch,
 ) -> Result<SpareConnection, Error> {
-    match plan.lanes {
-        1 => Ok(SpareConnection::default()),
-        _ => SpareConnection::open(&options.target.url, watch)
-            .map_err(|e| e.with_hint(fewer_lanes(plan))),
+    if plan.lanes == 1 {
+        return Ok(SpareConnection::default());
     }
+    let after_rows = plan.two_phase || plan.maintenance.any_down() || plan.made.is_some();
+    SpareConnection::open(&options.target.url, watch, after_rows)
+        .map_err(|e| e.with_hint(fewer_lanes(plan)))
 }
 
 /// The hint if a connection is refused. The first lane has connected, so connections in general

@@ -74,7 +74,8 @@ impl Found<'_> {
         // Another machine loads the content under another name.
         let busy = |row: &&KnownSource| {
             let own = row.by_name && (row.complete || row.content == row.number);
-            !own && self.busy.contains(&row.content)
+            let apart = self.names_in_rows && self.is_of_another(row);
+            !own && !apart && self.busy.contains(&row.content)
         };
         if let Some(row) = rows.iter().find(busy) {
             self.others.insert(row.content);
@@ -302,6 +303,12 @@ impl Found<'_> {
         Ok(())
     }
 
+    /// Whether a row that was found by content is about another source of this load. A complete one
+    /// is so only if its rows have its name: otherwise the same bytes are the same rows.
+    fn is_of_another(&self, row: &KnownSource) -> bool {
+        !row.by_name && (!row.complete || self.names_in_rows) && self.names.contains(&row.name)
+    }
+
     /// Compares a source with the known ranges of a row that may be about it. `None` if the row is
     /// about another source of this load.
     fn compared(
@@ -312,7 +319,7 @@ impl Found<'_> {
         row: &KnownSource,
     ) -> Result<Option<Beside>, Error> {
         let (source, seen) = (&self.sources[i], &self.seen[i]);
-        if !row.by_name && !row.complete && self.names.contains(&row.name) {
+        if self.is_of_another(row) {
             return Ok(None);
         }
         let mut known = pieces(conn, row.content)?;

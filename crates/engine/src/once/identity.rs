@@ -86,6 +86,16 @@ impl Seen {
             return Err(Error::new(format!("{}: the name is not UTF-8", source.name()))
                 .with_hint("`once` records names in the database"));
         };
+        // Files of /proc and of some FUSE mounts report no size, and perhaps no new time either:
+        // nothing shows whether they have changed.
+        let empty = || File::open(&path)?.read(&mut [0]).map(|bytes| bytes == 0);
+        if facts.len() == 0 && !empty().map_err(failed)? {
+            return Err(Error::usage(text!(
+                "{} reports no size, by which `once` recognises a file",
+                source.name()
+            ))
+            .with_hint("load it as a stream: -, a pipe and `source-name`"));
+        }
         Ok(Seen { name: name.to_owned(), size: facts.len(), modified, stream: false })
     }
 

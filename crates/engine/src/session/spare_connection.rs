@@ -12,24 +12,29 @@ use crate::watch::Watch;
 /// The connection while it is not used, or nothing. It is in a transaction without time limits: a
 /// server may end sessions that are idle and in none.
 #[derive(Default)]
-pub(crate) struct SpareConnection(Option<Conn>);
+pub(crate) struct SpareConnection {
+    conn: Option<Conn>,
+    /// what follows the rows needs it
+    after_rows: bool,
+}
 
 impl SpareConnection {
     /// Opens the connection. No request to cancel is sent to it: it recreates what was dropped even
-    /// after a stop.
+    /// after a stop. `after_rows`: what follows the rows needs it.
     ///
     /// # Errors
     ///
     /// As for [`Conn::open`], or the user has stopped the load.
-    pub fn open(url: &str, watch: &Watch) -> Result<SpareConnection, Error> {
+    pub fn open(url: &str, watch: &Watch, after_rows: bool) -> Result<SpareConnection, Error> {
         let target = url.to_owned();
         let open = move || Conn::open(&target).and_then(in_transaction);
-        Ok(SpareConnection(Some(watch.until_stopped(open)?)))
+        Ok(SpareConnection { conn: Some(watch.until_stopped(open)?), after_rows })
     }
 
-    /// Keeps a connection that is in no transaction, unless it is lost.
+    /// Keeps a connection that is in no transaction, unless it is lost or nothing needs it any more.
+    /// Behind a pooler, this may wait for a session of the server.
     pub fn keep(&mut self, conn: Conn) {
-        self.0 = in_transaction(conn).ok();
+        self.conn = if self.after_rows { in_transaction(conn).ok() } else { None };
     }
 
     /// Takes the connection, in no transaction. If there is none, or it is lost, opens another one.
@@ -38,7 +43,7 @@ impl SpareConnection {
     ///
     /// As for [`Conn::open`].
     pub fn take(&mut self, url: &str) -> Result<Conn, Error> {
-        let kept = self.0.take();
+        let kept = self.conn.take();
         let kept = kept.and_then(|mut conn| conn.exec("ROLLBACK").is_ok().then_some(conn));
         kept.map_or_else(|| Conn::open(url), Ok)
     }

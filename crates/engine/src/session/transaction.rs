@@ -356,7 +356,6 @@ fn commit_if(
     .with_changed("perhaps: the rows of this transaction")
     .with_hint(format!("ask the server: SELECT pg_xact_status('{xid}')"));
     let until = Instant::now() + PAUSE * TRIES;
-    let mut was_gone = false;
     loop {
         let asked = ask(url, watch, &xid);
         let later = match &asked {
@@ -364,7 +363,6 @@ fn commit_if(
             Ok((_, status)) => status.as_deref() == Some("in progress"),
             Err(failed) => failed.kind() == Kind::Connection && is_there.is_none(),
         };
-        was_gone |= asked.is_err();
         if later && !watch.stop.is_set() && Instant::now() < until {
             thread::sleep(PAUSE);
             continue;
@@ -373,10 +371,7 @@ fn commit_if(
         let committed = match (status.as_deref(), is_there) {
             (Some("in progress"), _) => None,
             (_, Some(is_there)) => is_there(&mut again, &xid).ok(),
-            (Some("committed"), None) if !is_own(&mut again, &before, was_gone) => {
-                // The answer to the query in the hint would be about another transaction.
-                return Err(unknown.with_hint(LOOK));
-            }
+            (Some("committed"), None) if !is_own(&mut again, &before, false) => None,
             (status, None) => status.map(|status| status == "committed"),
         };
         return match committed {
@@ -386,6 +381,10 @@ fn commit_if(
             }
             Some(false) if status.as_deref() == Some("aborted") => Err(error),
             Some(false) => Err(lacking(&error)),
+            // The answer to the query in the hint is, or will be, about another transaction.
+            None if is_there.is_none() && !is_own(&mut again, &before, false) => {
+                Err(unknown.with_hint(LOOK))
+            }
             None => Err(unknown),
         };
     }
@@ -403,17 +402,17 @@ fn ask(url: &str, watch: &Watch, xid: &str) -> Result<(Conn, Option<String>), Er
 }
 
 /// Whether the ID is still that of the transaction which was to be committed. `before` is the row of
-/// [`BEFORE_COMMIT`]; `was_gone`: the server could not be reached for a while.
+/// [`BEFORE_COMMIT`]; `flushed`: a crash cannot lose it, because it was prepared.
 ///
 /// Another transaction gets the ID if the server has crashed before anything of the first one was on
-/// disk, or if a standby has taken over without it: a balancer may hold the new connection until
-/// then. So the server must be the same one, or have been started after that query; a standby was
-/// started before. After a crash, its latest checkpoint must know the ID. On the same server, which
-/// can have crashed only if it was gone, the checkpoint may also be older than the query: a recovery
-/// ends with a checkpoint.
-pub(super) fn is_own(conn: &mut Conn, before: &[Option<String>], was_gone: bool) -> bool {
+/// disk, or if a standby has taken over without it. A balancer or a pooler may hold the new connection
+/// until then, so that neither is noticed. So the server must be the same one, or have been started
+/// after that query; a standby was started before. And its latest checkpoint must know the ID. If the
+/// server was not started again, the checkpoint may also be older than the query: after a crash of
+/// another session, the recovery ends with a checkpoint. Its time has whole seconds.
+pub(super) fn is_own(conn: &mut Conn, before: &[Option<String>], flushed: bool) -> bool {
     let mut before: Vec<Option<&str>> = before.iter().map(Option::as_deref).collect();
-    before.push(Some(if was_gone { "t" } else { "f" }));
+    before.push(Some(if flushed { "t" } else { "f" }));
     let rows = conn.query(
         "SELECT FROM (SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time()) AS started, \
              extract(epoch FROM c.checkpoint_time) AS checked, \
@@ -422,7 +421,7 @@ pub(super) fn is_own(conn: &mut Conn, before: &[Option<String>], was_gone: bool)
            FROM pg_catalog.pg_control_checkpoint() c) s \
          WHERE NOT pg_catalog.pg_is_in_recovery() \
            AND (started = $2::numeric \
-               AND (NOT $4::boolean OR known OR checked < $3::numeric - 1.0) \
+               AND ($4::boolean OR known OR checked < $3::numeric - 1.0) \
              OR started > $3::numeric AND known)",
         &before,
     );

@@ -113,7 +113,10 @@ impl PreparedLanes {
                     let left = is_prepared(&mut conn, self.xid(0)).unwrap_or(true);
                     return Err(lacking_prepared(&error, i, emptied, left));
                 }
-                Some(Ok((_, None))) => return Err(of_unknown_outcome(&error, emptied)),
+                Some(Ok((mut conn, None))) => {
+                    let left = is_prepared(&mut conn, self.xid(0)).unwrap_or(true);
+                    return Err(of_unknown_outcome(&error, emptied, left));
+                }
                 Some(Err(_)) | None => {
                     let left: Vec<String> = (i..conns.len())
                         .map(|j| format!("COMMIT PREPARED {}", self.name(j)))
@@ -161,20 +164,24 @@ impl PreparedLanes {
     fn has_own_id(&self, conn: &mut Conn, i: usize) -> bool {
         let last = self.name(self.before.len() - 1);
         let sql = format!("SELECT FROM pg_catalog.pg_prepared_xacts WHERE gid = {last}::text");
-        is_own(conn, &self.before[i], false) || conn.exec(&sql).is_ok_and(|rows| !rows.is_empty())
+        is_own(conn, &self.before[i], true) || conn.exec(&sql).is_ok_and(|rows| !rows.is_empty())
     }
 }
 
 /// The error for the prepared transaction of a lane that may be committed, or that the server lacks.
-/// `emptied`: what was done before the rows.
-fn of_unknown_outcome(error: &Error, emptied: &str) -> Error {
-    Error::new(format!(
+/// `emptied`: what was done before the rows. `left`: the server has those of other lanes.
+fn of_unknown_outcome(error: &Error, emptied: &str, left: bool) -> Error {
+    let error = Error::new(format!(
         "the connection was lost during COMMIT, and the outcome is unknown: {}",
         error.message().plain()
     ))
     .of_kind(Kind::Connection)
     .with_changed(format!("perhaps: {emptied}the rows of all lanes"))
-    .with_hint(LOOK)
+    .with_hint(LOOK);
+    match left {
+        true => error.with_hint(REPAIR).leaving_prepared(),
+        false => error,
+    }
 }
 
 /// The error for the prepared transaction of a lane that the server lacks, after those of

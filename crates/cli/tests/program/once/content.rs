@@ -68,17 +68,20 @@ fn a_file_is_the_same_where_backslashes_are_escapes() {
 #[test]
 fn files_with_their_names_in_the_rows_are_no_copies() {
     let mut world = world();
-    let paths = ["a.csv", "b.csv"].map(|name| world.file(name, b"1\n2\n"));
-    let all = [paths[0].as_str(), &paths[1], "--columns", "a", "--set", "b={file}"];
+    let paths = ["a.csv", "b.csv", "c.csv"].map(|name| world.file(name, b"1\n2\n"));
+    let named = ["--columns", "a", "--set", "b={file}"];
+    assert_eq!(load(&world, &[&[paths[0].as_str()], &named[..]].concat()).unwrap()["loaded"], 2);
+    // The first one is loaded, and is named again. So the others are not that one under a new name.
+    let all = [&[paths[0].as_str(), &paths[1], &paths[2]], &named[..]].concat();
     assert_eq!(load(&world, &all).unwrap()["loaded"], 4);
     let rows = "SELECT string_agg(a || right(b, 5), ' ' ORDER BY b, a) FROM t";
-    assert_eq!(world.sql(rows), "1a.csv 2a.csv 1b.csv 2b.csv");
+    assert_eq!(world.sql(rows), "1a.csv 2a.csv 1b.csv 2b.csv 1c.csv 2c.csv");
     assert_eq!(load(&world, &all).unwrap()["loaded"], 0);
-    fs::rename(&paths[1], world.path("c.csv")).unwrap();
-    let c = world.path("c.csv");
-    let rest = [c.as_str(), "--columns", "a", "--set", "b={file}"];
-    assert_eq!(load(&world, &rest).unwrap()["loaded"], 0);
-    assert_eq!(world.sql("SELECT count(*) FROM t"), "4");
+    let moved = world.path("d.csv");
+    fs::rename(&paths[1], &moved).unwrap();
+    let moved = [&[moved.as_str()], &named[..]].concat();
+    assert_eq!(load(&world, &moved).unwrap()["loaded"], 0);
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "6");
 }
 
 /// If files in one load have the same bytes, or a file is named twice, it is loaded once. Files

@@ -31,7 +31,7 @@ impl Lane {
         let Some(to) = &plan.nodes else { return Ok(()) };
         let mut together = None;
         if to.together {
-            let mut spare = SpareConnection::open(&options.target.url, watch)?;
+            let mut spare = SpareConnection::open(&options.target.url, watch, true)?;
             let mut other = spare.take(&options.target.url)?;
             watch.interruptible(other.canceller(), || tables::ensure(&mut other))?;
             let load = ledger::new_load(&mut other)?;
