@@ -40,16 +40,16 @@ class Runner(unittest.TextTestRunner):
     resultclass = Result
 
 
-# `make test` runs these on every major: COPY as a whole, and a test of each form that ext/compat/ has on the majors in the middle alone. Such forms
-# are options, defaults and random functions of COPY, its range table and target, the insertion into indexes, the search in B-trees, the scan of
-# parents, and collations. A name is that of a module, or of a class in one.
+# `make test` runs these on every major: COPY as a whole, and a test of all code in ext/compat/ that only 16, 17 or 18 uses. Such code is for COPY's
+# options, defaults and random functions, its range table and target, the insertion into indexes, the search in B-trees, the scan of parents, and
+# collations. Each name is that of a module, or of a class in a module.
 VERSION = {
     "build", "forced", "foreign_keys.Proven", "index_build.Languages", "index_build.Visibility", "insert", "statements", "unique_rivals",
 }
 
-# `make test` runs these on the oldest and the newest major. On the majors in the middle, what ext/compat/ has for them takes the form of one of the
-# two, or VERSION has a test of its form. They also run on the majors that are named here: 16 adds blocks as 19 does and writes them as 15 does, 17
-# has collations of the server's own, 18 has another form of collations, and there `rejects` shows the insertion of rows that may be duplicates.
+# `make test` runs these on the oldest and the newest major. On 16 to 18, the code in ext/compat/ that they need is the same as on one of the two, or
+# VERSION has a test of it. They also run on the majors that are named here: 16 adds blocks as 19 does and writes them as 15 does, 17 has the builtin
+# collation provider, 18 stores collations in another way, and on 18 `rejects` tests the insertion of rows that may be duplicates.
 ENDS = {
     "blocks": {16}, "foreign_key_sessions": (), "foreign_keys": (), "index_build.Index": {17, 18}, "index_crash.Keyed": (), "index_crash.Several": (),
     "index_crash.Sorted": (), "index_gin.GinLogged": (), "index_hash.HashLogged": (), "index_leaves.Appended": (), "index_live.Live": (),

@@ -348,13 +348,8 @@ fn commit_if(
         return Err(error);
     }
     let Some(xid) = before.first().cloned().flatten() else { return Err(error) };
-    let unknown = Error::new(format!(
-        "the connection was lost during COMMIT, and the outcome is unknown: {}",
-        error.message().plain()
-    ))
-    .of_kind(Kind::Connection)
-    .with_changed("perhaps: the rows of this transaction")
-    .with_hint(format!("ask the server: SELECT pg_xact_status('{xid}')"));
+    let unknown = unknown_outcome(&error, "the rows of this transaction")
+        .with_hint(format!("ask the server: SELECT pg_xact_status('{xid}')"));
     let until = Instant::now() + PAUSE * TRIES;
     loop {
         let asked = ask(url, watch, &xid);
@@ -368,10 +363,11 @@ fn commit_if(
             continue;
         }
         let Ok((mut again, status)) = asked else { return Err(unknown) };
+        let own = is_there.is_some() || is_own(&mut again, &before, false);
         let committed = match (status.as_deref(), is_there) {
             (Some("in progress"), _) => None,
             (_, Some(is_there)) => is_there(&mut again, &xid).ok(),
-            (Some("committed"), None) if !is_own(&mut again, &before, false) => None,
+            (Some("committed"), None) if !own => None,
             (status, None) => status.map(|status| status == "committed"),
         };
         return match committed {
@@ -381,11 +377,9 @@ fn commit_if(
             }
             Some(false) if status.as_deref() == Some("aborted") => Err(error),
             Some(false) => Err(lacking(&error)),
+            None if own => Err(unknown),
             // The answer to the query in the hint is, or will be, about another transaction.
-            None if is_there.is_none() && !is_own(&mut again, &before, false) => {
-                Err(unknown.with_hint(LOOK))
-            }
-            None => Err(unknown),
+            None => Err(unknown.with_hint(LOOK)),
         };
     }
 }
@@ -426,6 +420,16 @@ pub(super) fn is_own(conn: &mut Conn, before: &[Option<String>], flushed: bool) 
         &before,
     );
     rows.is_ok_and(|rows| !rows.is_empty())
+}
+
+/// The error for a transaction that may be committed, with the rows that it then has.
+pub(super) fn unknown_outcome(error: &Error, rows: &str) -> Error {
+    Error::new(format!(
+        "the connection was lost during COMMIT, and the outcome is unknown: {}",
+        error.message().plain()
+    ))
+    .of_kind(Kind::Connection)
+    .with_changed(format!("perhaps: {rows}"))
 }
 
 /// The error for a transaction that is not rolled back and that the server lacks.

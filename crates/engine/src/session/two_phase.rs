@@ -4,7 +4,7 @@
 //! decide what to do with those that a crash left prepared.
 
 use super::conn::Conn;
-use super::transaction::{is_own, lacking, status_of};
+use super::transaction::{is_own, lacking, status_of, unknown_outcome};
 use super::transaction::{BEFORE_COMMIT, BEGIN, LOOK, NO_TIMEOUTS, PAUSE, TRIES};
 use crate::error::{Error, Kind};
 use crate::ledger;
@@ -108,14 +108,18 @@ impl PreparedLanes {
             let emptied = if emptied && i > 0 { EMPTIED } else { "" };
             match lost.then(|| self.commit_again(url, i)) {
                 Some(Ok((conn, Some(true)))) => conns[i].replace_by(conn),
-                Some(Ok((mut conn, Some(false)))) => {
+                Some(Ok((mut conn, committed))) => {
                     // A standby that lagged has none of the others either; the same server has them.
                     let left = is_prepared(&mut conn, self.xid(0)).unwrap_or(true);
-                    return Err(lacking_prepared(&error, i, emptied, left));
-                }
-                Some(Ok((mut conn, None))) => {
-                    let left = is_prepared(&mut conn, self.xid(0)).unwrap_or(true);
-                    return Err(of_unknown_outcome(&error, emptied, left));
+                    let error = match committed {
+                        Some(_) => lacking_prepared(&error, i, emptied, left),
+                        None => unknown_outcome(&error, &format!("{emptied}the rows of all lanes"))
+                            .with_hint(LOOK),
+                    };
+                    return Err(match left {
+                        true => error.with_hint(REPAIR).leaving_prepared(),
+                        false => error,
+                    });
                 }
                 Some(Err(_)) | None => {
                     let left: Vec<String> = (i..conns.len())
@@ -168,28 +172,12 @@ impl PreparedLanes {
     }
 }
 
-/// The error for the prepared transaction of a lane that may be committed, or that the server lacks.
-/// `emptied`: what was done before the rows. `left`: the server has those of other lanes.
-fn of_unknown_outcome(error: &Error, emptied: &str, left: bool) -> Error {
-    let error = Error::new(format!(
-        "the connection was lost during COMMIT, and the outcome is unknown: {}",
-        error.message().plain()
-    ))
-    .of_kind(Kind::Connection)
-    .with_changed(format!("perhaps: {emptied}the rows of all lanes"))
-    .with_hint(LOOK);
-    match left {
-        true => error.with_hint(REPAIR).leaving_prepared(),
-        false => error,
-    }
-}
-
 /// The error for the prepared transaction of a lane that the server lacks, after those of
 /// `committed` lanes. `emptied`: what was done before their rows. `left`: the server has those of
 /// other lanes.
 fn lacking_prepared(error: &Error, committed: usize, emptied: &str, left: bool) -> Error {
     let error = lacking(error);
-    let error = match committed {
+    match committed {
         0 if left => error.with_changed("prepared transactions of the other lanes are left"),
         0 => error,
         _ => error
@@ -198,10 +186,6 @@ fn lacking_prepared(error: &Error, committed: usize, emptied: &str, left: bool) 
                 counted(committed, "lane")
             ))
             .with_hint(LOOK),
-    };
-    match left {
-        true => error.with_hint(REPAIR).leaving_prepared(),
-        false => error,
     }
 }
 

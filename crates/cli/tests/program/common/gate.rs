@@ -26,9 +26,7 @@ impl World {
     /// the gate. The load has begun a transaction and is not about to commit it.
     pub fn suspend_at_gate(&mut self, load: &Child) {
         self.wait_for_a_row();
-        let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 \
-            AND objsubid = 1 AND NOT granted";
-        wait_until(|| "no load comes to the gate".into(), || self.sql(waits) != "0");
+        self.wait_at_gate();
         assert!(signal(load.id(), Signal::SIGSTOP));
         self.open_gate();
         // The server may have more rows, but COMMIT is sent only after its answer to them.
@@ -36,6 +34,13 @@ impl World {
             AND backend_type = 'client backend' AND state = 'active' \
             AND wait_event_type IS DISTINCT FROM 'Client'";
         wait_until(|| "the server works on".into(), || self.sql(busy) == "0");
+    }
+
+    /// Waits until a load waits for the lock 1.
+    pub fn wait_at_gate(&mut self) {
+        let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 \
+            AND objsubid = 1 AND NOT granted";
+        wait_until(|| "no load comes to the gate".into(), || self.sql(waits) != "0");
     }
 
     /// Waits until the table has a row.

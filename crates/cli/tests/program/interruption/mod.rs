@@ -12,7 +12,7 @@ use crate::common::{each_major, signal, wait_until, Signal, World};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, sleep};
@@ -38,6 +38,13 @@ const TABLE: &str = "DROP TABLE IF EXISTS t, p; DROP FUNCTION IF EXISTS fire;
     CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
     CREATE TRIGGER fires AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION fire();
     ALTER TABLE t ENABLE ALWAYS TRIGGER fires";
+
+/// Waits until a load has ended; returns its exit code and standard error.
+fn ended(mut child: Child) -> (Option<i32>, String) {
+    wait_until(|| "the load does not end".into(), || child.try_wait().unwrap().is_some());
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
 
 /// Everything that a load may take down, as one text.
 fn facts(world: &mut World) -> String {

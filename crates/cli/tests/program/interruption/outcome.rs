@@ -1,7 +1,7 @@
 //! The connection is lost at COMMIT, and the server cannot be reached for a while, or for good.
 
 use super::commit::{command, left, world};
-use super::ROWS;
+use super::{ended, ROWS};
 use crate::common::proxy::{Fate, Proxy};
 use crate::common::{signal, wait_until, Signal, World};
 use std::process::{Child, Stdio};
@@ -24,12 +24,6 @@ fn lost(world: &mut World, file: &str, fate: Fate) -> (Proxy, Child) {
     let child = load.stderr(Stdio::piped()).spawn().unwrap();
     proxy.wait();
     (proxy, child)
-}
-
-/// Waits for the end of the load; returns its exit code and standard error.
-fn ended(child: Child) -> (Option<i32>, String) {
-    let output = child.wait_with_output().unwrap();
-    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 /// The query in the message gives the answer.

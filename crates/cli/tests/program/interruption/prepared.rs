@@ -2,6 +2,7 @@
 //! another session. A standby that does not exist makes the last PREPARE wait.
 
 use super::commit::{self, command};
+use super::ended;
 use super::file;
 use crate::common::proxy::{Fate, Proxy};
 use crate::common::{each_major, signal, wait_until, Signal, World};
@@ -41,13 +42,6 @@ fn prepared() -> (World, Child) {
 fn wait_for_waits(world: &mut World, count: &str) {
     let waits = format!("SELECT count(*) FROM {WAITS}");
     wait_until(|| format!("{count} sessions do not wait"), || world.sql(&waits) == count);
-}
-
-/// Waits until the load has ended; returns its exit code and standard error.
-fn ended(mut child: Child) -> (Option<i32>, String) {
-    wait_until(|| "the load does not end".into(), || child.try_wait().unwrap().is_some());
-    let output = child.wait_with_output().unwrap();
-    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 /// The number of rows, of prepared transactions and of indexes.

@@ -1,6 +1,7 @@
 //! Once rows are under way, the role may not log in any more, as with a password that is valid for
 //! minutes only. A load ends with the connections that it has.
 
+use super::ended;
 use crate::common::{each_major, wait_until, World};
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
@@ -39,24 +40,17 @@ fn start(world: &World, arguments: &[&str]) -> Child {
         .unwrap()
 }
 
-/// Waits for the end of a load; returns its exit code and standard error.
-fn ended(world: &mut World, child: Child) -> (Option<i32>, String) {
-    let output = child.wait_with_output().unwrap();
-    world.sql("ALTER ROLE loader LOGIN");
-    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-}
-
 /// Runs a load into the table. `loader` may not log in any more once the first COPY has begun.
 fn load(world: &mut World, arguments: &[&str]) -> (Option<i32>, String) {
     world.sql("SELECT pg_advisory_lock(1)");
     let child = start(world, &[arguments, &["--table", "t"]].concat());
-    let waits = "SELECT count(*) > 0 FROM pg_locks \
-        WHERE locktype = 'advisory' AND objid = 1 AND NOT granted";
-    wait_until(|| "no row is under way".into(), || world.sql(waits) == "t");
+    world.wait_at_gate();
     world.sql("ALTER ROLE loader NOLOGIN");
     // Only now, since the role is altered when that statement is committed.
-    world.sql("SELECT pg_advisory_unlock(1)");
-    ended(world, child)
+    world.open_gate();
+    let end = ended(child);
+    world.sql("ALTER ROLE loader LOGIN");
+    end
 }
 
 /// Lanes commit, together or one after another, and their indexes are recreated. If a record is
@@ -101,7 +95,7 @@ fn lanes_need_no_new_connection_to_drop_the_table_that_they_have_made() {
     // If the load has ended too early, the checks below show it.
     let _ = input.write_all(b"x\n");
     drop(input);
-    let (code, said) = ended(&mut world, child);
+    let (code, said) = ended(child);
     assert!(code == Some(4) && !said.contains("changed:"), "{said}");
     assert_eq!(world.sql("SELECT to_regclass('made')"), "");
 }
