@@ -35,6 +35,9 @@ pub fn table(
         persistence(psql, case)?;
         partitions(psql, case)?;
         all_hold(psql, case)?;
+        if thorough && !case.method.text {
+            serials(psql, case)?;
+        }
         joined(probed)?;
         let compared = if case.method.values_kept { "values" } else { "count" };
         Ok(Answer {
@@ -132,6 +135,36 @@ fn all_hold(psql: &Psql, case: Case<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Checks the columns that a sequence fills: each row has a number of its own, and the sequence gives
+/// none of them again.
+fn serials(psql: &Psql, case: Case<'_>) -> Result<()> {
+    let table = &case.method.table;
+    let sql = format!(
+        "SELECT json_build_array(attname, quote_ident(attname), sequence) FROM pg_attribute, \
+         pg_get_serial_sequence('{table}', attname) AS sequence \
+         WHERE attrelid = '{table}'::regclass AND attnum > 0 AND NOT attisdropped \
+         AND sequence IS NOT NULL"
+    );
+    for line in psql.query(&sql, USER)?.lines() {
+        let (name, column, sequence): (String, String, String) = serde_json::from_str(line)?;
+        if case.data.names().iter().any(|in_file| in_file.eq_ignore_ascii_case(&name)) {
+            continue;
+        }
+        let again = format!("SELECT count(*) - count(DISTINCT {column}) FROM {table}");
+        let again = psql.query(&again, USER)?;
+        ensure!(again == "0", "{again} rows have a number in {name} that another row has");
+        let above = format!(
+            "SELECT count(*) FROM {table} WHERE {column} > (SELECT last_value FROM {sequence})"
+        );
+        let above = psql.query(&above, USER)?;
+        ensure!(
+            above == "0",
+            "{above} rows have a number in {name} that {sequence} will give again"
+        );
+    }
+    Ok(())
+}
+
 /// Compares the count of a probe by its index with the count without any index.
 fn probe(psql: &Psql, IndexProbe { index, count }: &IndexProbe) -> Result<()> {
     let by_index =
@@ -194,15 +227,18 @@ pub fn checksum(psql: &Psql, case: Case<'_>) -> Result<Checksum> {
     Checksum::parse(&psql.query(&sql, USER)?).context("checksum of the table")
 }
 
-/// Checks that only a method with the durability `whole-table` has an unlogged table, which a crash
-/// empties. This check also runs when the suite has no crash.
+/// Checks that only a method with the durability `whole-table` has an unlogged table or partition,
+/// which a crash empties. This check also runs when the suite has no crash.
 fn persistence(psql: &Psql, case: Case<'_>) -> Result<()> {
     let (table, claimed) = (&case.method.table, case.method.durability);
-    let sql = format!("SELECT relpersistence FROM pg_class WHERE oid = '{table}'::regclass");
-    let logged = psql.query(&sql, USER)? == "p";
+    let sql = format!(
+        "SELECT bool_and(relpersistence = 'p') FROM pg_class WHERE oid IN \
+         (SELECT relid FROM pg_partition_tree('{table}') UNION SELECT '{table}'::regclass)"
+    );
+    let logged = psql.query(&sql, USER)? == "t";
     ensure!(
         logged || claimed == Durability::WholeTable,
-        "the table is not logged, but durability is said to be `{}`",
+        "the table, or a partition, is not logged, but durability is said to be `{}`",
         claimed.word()
     );
     Ok(())

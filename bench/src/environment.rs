@@ -1,12 +1,15 @@
 //! The machine and the versions that a figure is from.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
+use crate::checksum::hash_bytes_extended;
 use crate::proc;
+use crate::server::Binaries;
 
 /// Where a run was made.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -32,6 +35,10 @@ pub struct Environment {
     pub load_at_start: f64,
     /// Commit of the project, with `-dirty` where files differ from it.
     pub commit: String,
+    /// Checksums of what is measured: `loader`, and `extension` where the server has it. Empty in
+    /// older results.
+    #[serde(default)]
+    pub built: BTreeMap<String, String>,
     /// PostgreSQL's version.
     pub postgres: String,
     /// Version of psql.
@@ -40,7 +47,7 @@ pub struct Environment {
 
 impl Environment {
     /// Collects the facts about the machine. `dir` is the folder for data directories.
-    pub fn look(dir: &Path, postgres: &str, psql: &Path) -> Self {
+    pub fn look(dir: &Path, postgres: &str, psql: &Path, built: BTreeMap<String, String>) -> Self {
         let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
         let pretty = release.lines().find_map(|l| l.strip_prefix("PRETTY_NAME="));
         let cpu = proc::proc_table("/proc/cpuinfo");
@@ -59,6 +66,7 @@ impl Environment {
             disk_bytes_per_second: disk_speed(dir),
             load_at_start: load.split(' ').next().and_then(|l| l.parse().ok()).unwrap_or(0.0),
             commit: commit(),
+            built,
             postgres: postgres.to_owned(),
             psql: first_line(&psql.display().to_string(), &["--version"]),
         }
@@ -80,6 +88,16 @@ impl Environment {
 /// Commit of the project, with `-dirty` where files differ from it; empty outside of a repository.
 pub fn commit() -> String {
     first_line("git", &["describe", "--always", "--dirty", "--abbrev=12"])
+}
+
+/// Checksums of the loader, and of the extension that is installed in the server: what a commit's name
+/// alone does not tell.
+pub fn built(loader: &Path, binaries: &Binaries) -> BTreeMap<String, String> {
+    let pg_config = binaries.dir.join("pg_config").display().to_string();
+    let library = Path::new(&first_line(&pg_config, &["--pkglibdir"])).join("pgsluice.so");
+    let print = |path: &Path| Some(format!("{:016x}", hash_bytes_extended(&fs::read(path).ok()?)));
+    let named = [("loader", print(loader)), ("extension", print(&library))];
+    named.into_iter().filter_map(|(name, print)| Some((name.to_owned(), print?))).collect()
 }
 
 /// File system type, and whether the kernel calls its device rotational.

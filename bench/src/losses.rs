@@ -36,7 +36,9 @@ pub fn find(results: &[SuiteResult]) -> Vec<Loss> {
     for result in results {
         let mut of_suite = Vec::new();
         for ours in result.methods.iter().filter(|m| m.by == By::Pgsluice && is_ok(m)) {
-            of_suite.extend(against_its_own(result, ours));
+            for theirs in counterparts(result, ours) {
+                of_suite.extend(costs_more(result, ours, theirs));
+            }
         }
         for theirs in result.methods.iter().filter(|m| m.by != By::Pgsluice && is_ok(m)) {
             of_suite.extend(beaten_by(result, theirs, false));
@@ -108,15 +110,17 @@ fn beaten_by(result: &SuiteResult, theirs: &MethodResult, extension: bool) -> Op
 /// A figure of a run.
 type Figure = fn(&Run) -> Option<f64>;
 
+/// The methods with which one of ours is compared, by its definition or by a demand.
+fn counterparts<'a>(result: &'a SuiteResult, ours: &'a MethodResult) -> Vec<&'a MethodResult> {
+    let demands = result.demands.iter().map(|judged| &judged.demand);
+    let by_demand = demands.filter(|d| d.method == ours.name).filter_map(|d| d.against.as_ref());
+    let named: BTreeSet<&String> = ours.against.iter().chain(by_demand).collect();
+    let there = named.into_iter().filter_map(|name| result.method(name, ours.of_rows));
+    there.filter(|m| is_ok(m) && m.rows == ours.rows && m.name != ours.name).collect()
+}
+
 /// The figures in which a method of ours costs more than its counterpart.
-fn against_its_own(result: &SuiteResult, ours: &MethodResult) -> Vec<Loss> {
-    let named = ours.against.as_ref();
-    let Some(theirs) = named.and_then(|name| result.method(name, ours.of_rows)) else {
-        return Vec::new();
-    };
-    if !is_ok(theirs) || theirs.rows != ours.rows || theirs.name == ours.name {
-        return Vec::new();
-    }
+fn costs_more(result: &SuiteResult, ours: &MethodResult, theirs: &MethodResult) -> Vec<Loss> {
     let figures: [(&str, Figure); 7] = [
         ("time", |r| Some(r.seconds)),
         ("CPU", |r| Some(r.client_cpu_seconds + r.server_cpu_seconds?)),

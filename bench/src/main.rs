@@ -1,5 +1,6 @@
 //! The program: arguments in, exit code out.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -228,7 +229,8 @@ fn options(arguments: RunArguments) -> Result<RunOptions> {
 /// Name of the folder of a run: date, machine, and the profile where it is the quick one.
 fn run_name(quick: bool) -> String {
     let date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
-    let machine = Environment::look(Path::new("/nonexistent"), "", Path::new("true")).machine();
+    let here = Environment::look(Path::new("/nonexistent"), "", Path::new("true"), BTreeMap::new());
+    let machine = here.machine();
     format!("{date}-{machine}{}", if quick { "-quick" } else { "" })
 }
 

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -168,14 +168,14 @@ impl Bench<'_> {
         let text = template::fill(&case.method.setup, &self.values(case, None, scratch))?;
         let key = format!("{settings:?} {:?} {text}", case.method.database);
         let mut kept = kept.borrow_mut();
-        if let Some(dir) = kept.get(&key) {
-            server::fresh_copy(dir, data)?;
-        } else {
+        if !kept.contains_key(&key) {
             self.run_setup(case, data, settings, scratch)?.stop()?;
             let dir = self.work.join(format!("setup-{}", kept.len()));
-            server::fresh_copy(data, &dir)?;
-            kept.insert(key, dir);
+            fs::rename(data, &dir)?;
+            kept.insert(key.clone(), dir);
         }
+        // The first run has a copy as well, as all others have.
+        server::fresh_copy(&kept[&key], data)?;
         BenchServer::start(self.binaries, data, self.work, settings)
     }
 

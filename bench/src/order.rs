@@ -3,6 +3,8 @@
 /// The order of `n` methods in a round, as indexes: a row of a Williams square. In `n` rounds, or
 /// in `2 n` if `n` is odd, each method follows each other one equally often. A run leaves work for
 /// the disk that slows down the next run, so the next method must not be the same one each time.
+/// Every second round has the order of the one before backwards: of two methods, each is the first
+/// in half of the rounds, even if there are fewer than the square has rows.
 ///
 /// Source: E. J. Williams, "Experimental designs balanced for the estimation of residual effects of
 /// treatments", Australian Journal of Scientific Research A 2 (1949).
@@ -10,8 +12,10 @@ pub fn of_round(n: usize, round: u32) -> Vec<usize> {
     let round = round as usize;
     // The sequence 0, 1, n - 1, 2, n - 2 …: the distance of each adjacent pair is different.
     let zigzag = (0..n).map(|i| if i % 2 == 1 { i.div_ceil(2) } else { n - i / 2 });
-    let mut order: Vec<usize> = zigzag.map(|place| (place + round) % n).collect();
-    if n % 2 == 1 && round / n % 2 == 1 {
+    // If n is even, the rows of the second half are those of the first backwards.
+    let row = if n % 2 == 0 { round / 2 % (n / 2).max(1) } else { round / 2 };
+    let mut order: Vec<usize> = zigzag.map(|place| (place + row) % n).collect();
+    if round % 2 == 1 {
         order.reverse();
     }
     order
@@ -76,7 +80,15 @@ mod tests {
     }
 
     #[test]
-    fn two_methods_take_turns() {
+    fn of_two_methods_each_is_first_in_half_of_the_rounds() {
         assert_eq!([0, 1, 2].map(|round| of_round(2, round)), [[0, 1], [1, 0], [0, 1]]);
+        for n in 2..33 {
+            let orders: Vec<Vec<usize>> = (0..5).map(|round| of_round(n, round)).collect();
+            let place = |order: &Vec<usize>, method| order.iter().position(|m| *m == method);
+            for (a, b) in (0..n).flat_map(|b| (0..b).map(move |a| (a, b))) {
+                let first = orders.iter().filter(|o| place(o, a) < place(o, b)).count();
+                assert!(first == 2 || first == 3, "{n} methods: {a} is before {b} {first} times");
+            }
+        }
     }
 }

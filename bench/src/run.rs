@@ -68,7 +68,9 @@ pub fn suite(options: &RunOptions, name: &str) -> Result<SuiteResult> {
     let path = options.out.join(format!("{name}.json"));
     let binaries = Binaries::find(options.pg_bin.as_deref())?;
     let parameters = parameters(&suite, options);
-    let existing = if options.fresh { None } else { existing(&path, &parameters, &binaries)? };
+    let built = environment::built(&options.pgsluice, &binaries);
+    let existing =
+        if options.fresh { None } else { existing(&path, &parameters, &binaries, &built)? };
     if let Some(done) = existing.as_ref().filter(|r| r.complete) {
         say(&format!("{name}: complete in {} (--fresh runs it again)", path.display()));
         return Ok(done.clone());
@@ -81,7 +83,7 @@ pub fn suite(options: &RunOptions, name: &str) -> Result<SuiteResult> {
         None => empty(
             &suite,
             parameters,
-            Environment::look(&work.dir, &binaries.version()?, &binaries.psql),
+            Environment::look(&work.dir, &binaries.version()?, &binaries.psql, built),
         ),
     };
     let of_chosen = |d: &&Demand| methods.iter().any(|m| m.name == d.method);
@@ -152,11 +154,12 @@ fn parameters(suite: &Suite, options: &RunOptions) -> Parameters {
 /// # Errors
 ///
 /// The result has other parameters or another server version, or it is unfinished and of another
-/// commit.
+/// commit or another build.
 fn existing(
     path: &Path,
     parameters: &Parameters,
     binaries: &Binaries,
+    built: &BTreeMap<String, String>,
 ) -> Result<Option<SuiteResult>> {
     if !path.exists() {
         return Ok(None);
@@ -168,11 +171,19 @@ fn existing(
             path.display()
         );
     }
-    let bare = |commit: &str| commit.trim_end_matches("-dirty").to_owned();
-    let (then, now) = (bare(&result.environment.commit), bare(&environment::commit()));
-    if !result.complete && then != now {
+    if result.complete {
+        return Ok(Some(result));
+    }
+    let (then, now) = (&result.environment.commit, environment::commit());
+    if *then != now {
         bail!(
             "{} was made at commit {then}, and this is {now}\nhint: --fresh replaces it, --out writes elsewhere",
+            path.display()
+        );
+    }
+    if result.environment.built != *built {
+        bail!(
+            "{} was made with another build of the loader or the extension\nhint: --fresh replaces it, --out writes elsewhere",
             path.display()
         );
     }

@@ -50,14 +50,23 @@ fn other_inputs(suite: &Suite, result: &SuiteResult) -> Vec<String> {
     }
 }
 
+/// How many methods of today's suite were not in it yet, or were called otherwise. Those that the
+/// command line left out are told anyway.
+fn other_methods(suite: &Suite, result: &SuiteResult) -> Option<String> {
+    let there = |name: &String| result.methods.iter().any(|m| m.name == *name);
+    let n = suite.method.iter().filter(|m| there(&m.name)).count();
+    let whole = result.parameters.profile == "full" && result.parameters.only.is_empty();
+    (whole && n < suite.method.len()).then(|| format!("{n} of {} methods", suite.method.len()))
+}
+
 fn counts(rows: &[u64]) -> String {
     rows.iter().map(|n| figures::count(*n)).collect::<Vec<_>>().join(", ")
 }
 
 /// Adds to a result what only the current definitions state. The runs stay as they were:
 ///
-/// * the differences from its suite, if the result is older than that field; and inputs that had
-///   another size than today
+/// * the differences from its suite, if the result is older than that field; and the inputs that had
+///   another size, and how many methods the suite had of those of today
 /// * what its methods were later found to give up, so that a later warning appears beside the
 ///   figures
 /// * the demands of today. If the run does not have the method that one names, it is replaced by the
@@ -68,7 +77,7 @@ pub fn annotate(result: &mut SuiteResult, suites: &Path) {
     let Ok(suite) = Suite::read(suites, &result.suite) else { return };
     let made = || departures(&suite, &result.parameters);
     let mut departs = result.departs.clone().unwrap_or_else(made);
-    for words in other_inputs(&suite, result) {
+    for words in other_inputs(&suite, result).into_iter().chain(other_methods(&suite, result)) {
         if !departs.contains(&words) {
             departs.push(words);
         }

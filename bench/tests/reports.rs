@@ -66,6 +66,20 @@ fn losses_come_from_the_data() {
     let mut fast = common::votes(0.1);
     fast.methods.retain(|m| m.status == MethodStatus::Ok);
     assert!(losses::find(&[fast]).is_empty());
+
+    // What only a demand compares counts as well.
+    let mut demanded = common::votes(3.0);
+    demanded.methods.iter_mut().for_each(|m| m.against = None);
+    let of_rival = |result: &SuiteResult| {
+        let found = losses::find(std::slice::from_ref(result));
+        found.iter().any(|l| l.what == "CPU" && l.theirs.contains("of rival"))
+    };
+    assert!(!of_rival(&demanded));
+    let demand =
+        r#"{"work": "load", "method": "ours", "against": "rival", "kind": "speedup", "must": 1.0}"#;
+    let demand = serde_json::from_str(demand).unwrap();
+    demanded.demands = vec![Judged::new(demand, &demanded)];
+    assert!(of_rival(&demanded));
 }
 
 /// A method of ours that is faster because it promises less, or because a server has the extension, is

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use aloud::left_out;
+use pgsluice_bench::environment;
 use pgsluice_bench::proc::{server_usage, signal};
 use pgsluice_bench::result::{MethodResult, MethodStatus, SuiteResult};
 use rustix::process::Signal;
@@ -211,6 +212,9 @@ fn wrong_answers_are_caught() {
         ("hurried", "`kept` being said: wrong answer: 0 rows where the file has 200"),
         ("boasts", "201 rows loaded, where 200 are due"),
         ("other-answer", "question sum"),
+        ("unlogged-leaf", "a partition, is not logged"),
+        ("one-number", "199 rows have a number in id"),
+        ("sequence-behind", "50 rows have a number in id that public.t_id_seq will give again"),
         ("fails", "out of luck"),
     ];
     for (i, (major, pg_bin)) in servers().into_iter().enumerate() {
@@ -317,6 +321,13 @@ fn an_interrupted_run_cleans_up_after_itself() {
     part.write(&place.out().join("small.json")).unwrap();
     let output = place.run("small", &pg_bin);
     assert!(talk(&output).contains("made at commit 0123456789ab"), "{}", talk(&output));
+
+    // Nor is what another build has begun.
+    part.environment.commit = environment::commit();
+    part.environment.built.insert("loader".to_owned(), "0123456789abcdef".to_owned());
+    part.write(&place.out().join("small.json")).unwrap();
+    let output = place.run("small", &pg_bin);
+    assert!(talk(&output).contains("another build"), "{}", talk(&output));
 }
 
 #[test]
