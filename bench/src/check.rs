@@ -238,7 +238,7 @@ fn persistence(psql: &Psql, case: Case<'_>) -> Result<()> {
     let logged = psql.query(&sql, USER)? == "t";
     ensure!(
         logged || claimed == Durability::WholeTable,
-        "the table, or a partition, is not logged, but durability is said to be `{}`",
+        "the table is not logged, or a partition of it is not, but durability is said to be `{}`",
         claimed.word()
     );
     Ok(())

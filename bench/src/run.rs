@@ -153,8 +153,7 @@ fn parameters(suite: &Suite, options: &RunOptions) -> Parameters {
 ///
 /// # Errors
 ///
-/// The result has other parameters or another server version, or it is unfinished and of another
-/// commit or another build.
+/// It has other parameters or another server version, or is unfinished and of another commit or build.
 fn existing(
     path: &Path,
     parameters: &Parameters,
@@ -165,29 +164,22 @@ fn existing(
         return Ok(None);
     }
     let result = SuiteResult::read(path)?;
-    if result.parameters != *parameters || result.environment.postgres != binaries.version()? {
-        bail!(
-            "{} was made with other parameters\nhint: --fresh replaces it, --out writes elsewhere",
-            path.display()
-        );
-    }
-    if result.complete {
+    let (then, now) = (&result.environment, environment::commit());
+    let otherwise = if result.parameters != *parameters || then.postgres != binaries.version()? {
+        "with other parameters".to_owned()
+    } else if result.complete {
         return Ok(Some(result));
-    }
-    let (then, now) = (&result.environment.commit, environment::commit());
-    if *then != now {
-        bail!(
-            "{} was made at commit {then}, and this is {now}\nhint: --fresh replaces it, --out writes elsewhere",
-            path.display()
-        );
-    }
-    if result.environment.built != *built {
-        bail!(
-            "{} was made with another build of the loader or the extension\nhint: --fresh replaces it, --out writes elsewhere",
-            path.display()
-        );
-    }
-    Ok(Some(result))
+    } else if then.commit != now {
+        format!("at commit {}, and this is {now}", then.commit)
+    } else if then.built != *built {
+        "with another build of the loader or the extension".to_owned()
+    } else {
+        return Ok(Some(result));
+    };
+    bail!(
+        "{} was made {otherwise}\nhint: --fresh replaces it, --out writes elsewhere",
+        path.display()
+    )
 }
 
 fn look_at_tools(

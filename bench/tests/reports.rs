@@ -296,6 +296,14 @@ fn a_part_of_a_suite_says_so() {
     assert!(program(&["report", dir.path().to_str().unwrap()]).status.success());
     let page = fs::read_to_string(dir.path().join("votes.md")).unwrap();
     assert!(!page.contains("Not the whole suite"), "what the run has kept counts: {page}");
+    let mut grown = SuiteResult { departs: Some(Vec::new()), ..part_of_votes() };
+    grown.parameters.only.clear();
+    keep(dir.path(), &[grown]);
+    assert!(program(&["report", dir.path().to_str().unwrap()]).status.success());
+    let page = fs::read_to_string(dir.path().join("votes.md")).unwrap();
+    let suites = Path::new(env!("CARGO_MANIFEST_DIR")).join("suites");
+    let words = format!(" of {} methods.", Suite::read(&suites, "votes").unwrap().method.len());
+    assert!(page.contains(&words), "the suite has more methods since then: {page}");
 }
 
 /// An older run of the whole suite comes before a newer one of a part; where there is no other, the
@@ -311,10 +319,12 @@ fn the_readme_takes_whole_runs_or_says_that_they_are_not() {
     let write = || {
         fs::write(&readme, "<!-- bench: table suite=votes methods=ours --><!-- /bench -->\n")
             .unwrap();
-        let output =
-            program(&["readme", "--runs", runs.to_str().unwrap(), readme.to_str().unwrap()]);
+        let [runs, suites, readme] =
+            [runs.as_path(), dir.path(), readme.as_path()].map(|p: &Path| p.to_str().unwrap());
+        // Without a definition: the real suite has other methods.
+        let output = program(&["readme", "--runs", runs, "--suites", suites, readme]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        fs::read_to_string(&readme).unwrap()
+        fs::read_to_string(readme).unwrap()
     };
     let page = write();
     assert!(page.contains("`bench/runs/2026-02-01-part/votes.md`: 2 interleaved rounds"), "{page}");

@@ -212,7 +212,7 @@ fn wrong_answers_are_caught() {
         ("hurried", "`kept` being said: wrong answer: 0 rows where the file has 200"),
         ("boasts", "201 rows loaded, where 200 are due"),
         ("other-answer", "question sum"),
-        ("unlogged-leaf", "a partition, is not logged"),
+        ("unlogged-leaf", "or a partition of it is not"),
         ("one-number", "199 rows have a number in id"),
         ("sequence-behind", "50 rows have a number in id that public.t_id_seq will give again"),
         ("fails", "out of luck"),

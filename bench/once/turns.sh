@@ -1,0 +1,40 @@
+#!/bin/sh
+# Loads a file without and with --once in turns, each time into a new table like `model`, and reports
+# the median of the pairs: turns.sh PGSLUICE PSQL URL CSV LANES PAIRS TABLE ROWS
+# Every pair turns the order. The last table stays.
+set -eu
+pgsluice=$1 psql=$2 url=$3 csv=$4 lanes=$5 pairs=$6 table=$7 rows=$8
+
+sql() {
+    "$psql" -X -q -A -t -v ON_ERROR_STOP=1 -d "$url" -c "$1"
+}
+
+# Prints the seconds of one load.
+load() {
+    sql "DROP TABLE IF EXISTS $table; CREATE TABLE $table (LIKE model)"
+    began=$(date +%s.%N)
+    "$pgsluice" load "$csv" --to "$url" --table "$table" --method lanes --lanes "$lanes" --quiet "$@" >&2
+    ended=$(date +%s.%N)
+    [ "$(sql "SELECT count(*) FROM $table")" = "$rows" ]
+    echo "$began $ended" | awk '{ printf "%.6f", $2 - $1 }'
+}
+
+middle() {
+    sort -n | awk '{ all[NR] = $1 } END { print (all[int((NR + 1) / 2)] + all[int(NR / 2) + 1]) / 2 }'
+}
+
+ratios=
+pair=0
+while [ "$pair" -lt "$pairs" ]; do
+    if [ $((pair % 2)) = 0 ]; then
+        with=$(load --once)
+        without=$(load)
+    else
+        without=$(load)
+        with=$(load --once)
+    fi
+    ratios="$ratios $(echo "$with $without" | awk '{ printf "%.4f", $2 / $1 }')"
+    pair=$((pair + 1))
+done
+echo "@@figure times_as_fast $(printf '%s\n' $ratios | middle)"
+echo "@@note --once, times as fast as without:$ratios"
