@@ -100,6 +100,11 @@ pub fn built(loader: &Path, binaries: &Binaries) -> BTreeMap<String, String> {
     named.into_iter().filter_map(|(name, print)| Some((name.to_owned(), print?))).collect()
 }
 
+/// The present time in UTC, to the second.
+pub fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
 /// File system type, and whether the kernel calls its device rotational.
 fn disk_of(dir: &Path) -> (String, String) {
     let path = dir.display().to_string();

@@ -12,7 +12,7 @@ use crate::check;
 use crate::data::{Dataset, Workshop};
 use crate::definition::{By, Data, MethodDefinition, PageCache, Suite};
 use crate::demand::{Demand, Judged};
-use crate::environment::{self, Environment};
+use crate::environment::{self, now, Environment};
 use crate::estimate;
 use crate::measure::{say, Bench, Case};
 use crate::order;
@@ -230,11 +230,6 @@ fn empty(suite: &Suite, parameters: Parameters, environment: Environment) -> Sui
         peak_disk_bytes: 0,
         departs: Some(departs),
     }
-}
-
-/// The present time in UTC, to the second.
-pub fn now() -> String {
-    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// The rounds of one suite.
