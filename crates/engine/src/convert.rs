@@ -21,8 +21,8 @@ const WRITTEN: usize = 2 << 20;
 /// The longest row, in bytes. Columns of `char(n)` may pad a row to more; it is rejected.
 const LONGEST: usize = 32 << 20;
 
-/// Returns the shape of rows of these types, one for each field. Since there is no server, the
-/// format of `money` is that of `lc_monetary = 'C'`.
+/// Returns the shape of rows of these types, one for each field, at most 32,767. Since there is no
+/// server, the format of `money` is that of `lc_monetary = 'C'`.
 pub fn shape_of_types(types: Vec<Type>, utc: bool) -> RowShape {
     let fields = types.len();
     let column = |(i, ty)| Column::new(&format!("{}", i + 1), ty, i);

@@ -205,16 +205,18 @@ pub(crate) fn without_comments(
 /// In `text`, a line end after a backslash is part of the value.
 pub(crate) fn blank_end(bytes: &[u8], text: bool) -> (usize, u64) {
     let is_end = |c: &u8| matches!(c, b'\r' | b'\n');
-    let hidden = |before: &[u8]| text && before.iter().rev().find(|c| !is_end(c)) == Some(&b'\\');
     let (mut end, mut lines) = (bytes.len(), 0);
+    // It is the same byte before each of these lines.
+    if text && bytes.iter().rev().find(|c| !is_end(c)) == Some(&b'\\') {
+        return (end, lines);
+    }
     loop {
         let start = match &bytes[..end] {
             [.., b'\r', b'\n'] => end - 2,
             [.., b'\r' | b'\n'] => end - 1,
             _ => return (end, lines),
         };
-        let before = &bytes[..start];
-        if !before.last().map_or(true, is_end) || hidden(before) {
+        if !bytes[..start].last().map_or(true, is_end) {
             return (end, lines);
         }
         end = start;
@@ -274,6 +276,35 @@ mod tests {
             (b"1\tb\n\n", true, (4, 1)),
         ] {
             assert_eq!(blank_end(bytes, text), left, "{}", bytes.escape_ascii());
+        }
+    }
+
+    /// The rule for one line at a time.
+    fn is_blank_end(before: &[u8], text: bool) -> bool {
+        let is_end = |c: &&u8| matches!(**c, b'\r' | b'\n');
+        let hidden = text && before.iter().rev().find(|c| !is_end(c)) == Some(&b'\\');
+        before.last().map_or(true, |c| is_end(&c)) && !hidden
+    }
+
+    #[test]
+    fn each_empty_line_follows_the_same_rule() {
+        const BYTES: &[u8] = b"\n\r\\a";
+        for (n, text) in (0..BYTES.len().pow(6)).flat_map(|n| [(n, false), (n, true)]) {
+            let whole: Vec<u8> = (0..6).map(|i| BYTES[n / BYTES.len().pow(i) % 4]).collect();
+            let (mut end, mut lines) = (whole.len(), 0);
+            loop {
+                let length = match &whole[..end] {
+                    [.., b'\r', b'\n'] => 2,
+                    [.., b'\r' | b'\n'] => 1,
+                    _ => break,
+                };
+                if !is_blank_end(&whole[..end - length], text) {
+                    break;
+                }
+                end -= length;
+                lines += 1;
+            }
+            assert_eq!(blank_end(&whole, text), (end, lines), "{}", whole.escape_ascii());
         }
     }
 

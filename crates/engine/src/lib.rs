@@ -79,6 +79,8 @@ mod signs;
 pub mod sniff;
 mod source;
 mod stray;
+#[cfg(test)]
+mod testing;
 mod text;
 pub mod typenames;
 mod watch;

@@ -58,14 +58,23 @@ const JSONB: u32 = 3802;
 ///
 /// # Errors
 ///
-/// A name is unknown. Enums, domains and other types of a database are unknown, too.
+/// A name is unknown. Enums, domains and other types of a database are unknown, too. Or there are
+/// more than 32,767 types.
 pub fn parse_list(list: &str) -> Result<Vec<Type>, Error> {
     let mut depth = 0;
     let inner = |c: char| {
         depth += i32::from(c == '(') - i32::from(c == ')');
         c == ',' && depth == 0
     };
-    list.split(inner).map(parse).collect()
+    let types: Vec<Type> = list.split(inner).map(parse).collect::<Result<_, _>>()?;
+    // A row of PGCOPY begins with the number of its fields, an int16.
+    match i16::try_from(types.len()) {
+        Ok(_) => Ok(types),
+        Err(_) => Err(Error::usage(format!(
+            "a row of COPY's binary format has at most 32767 fields, and there are {} types",
+            types.len()
+        ))),
+    }
 }
 
 fn parse(name: &str) -> Result<Type, Error> {
@@ -117,6 +126,7 @@ fn typmod(oid: u32, words: &str, modifiers: &[i32]) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Kind;
 
     #[test]
     fn names_and_modifiers() {
@@ -133,5 +143,14 @@ mod tests {
         assert_eq!(types[4], Type::TimestampTz(3));
         assert_eq!(types[5], Type::Bpchar(Some(1)));
         assert!(parse_list("mood").is_err() && parse_list("varchar(0)").is_err());
+    }
+
+    #[test]
+    fn a_row_has_as_many_fields_as_it_can_count() {
+        let types = |n: usize| parse_list(&vec!["int"; n].join(","));
+        assert_eq!(types(32_767).unwrap().len(), 32_767);
+        let error = types(32_768).unwrap_err();
+        assert_eq!(error.kind(), Kind::Usage);
+        assert!(error.to_string().contains("at most 32767 fields"), "{error}");
     }
 }

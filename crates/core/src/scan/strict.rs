@@ -174,14 +174,17 @@ fn field(s: &Scanner<'_>, start: usize) -> Field {
 /// The fault of the quote that opens the field at `start`. `after` is the offset after the next
 /// quote.
 fn kind(s: &Scanner<'_>, start: usize, after: Option<usize>) -> (Stray, usize) {
-    let line = &s.chunk[start..];
-    let end = match s.eol {
-        Eol::Nl | Eol::CrNl => memchr::memchr(b'\n', line),
-        Eol::Cr => memchr::memchr(b'\r', line),
-        Eol::Unknown => memchr::memchr2(b'\r', b'\n', line),
+    // The line may be much longer, and may have many such fields.
+    let on_its_line = |after: usize| {
+        let passed = &s.chunk[start..after];
+        let end = match s.eol {
+            Eol::Nl | Eol::CrNl => memchr::memchr(b'\n', passed),
+            Eol::Cr => memchr::memchr(b'\r', passed),
+            Eol::Unknown => memchr::memchr2(b'\r', b'\n', passed),
+        };
+        end.is_none()
     };
-    let end = end.map_or(s.chunk.len(), |at| start + at);
-    match after.filter(|after| *after < end) {
+    match after.filter(|after| on_its_line(*after)) {
         Some(after) => (Stray::After, after),
         None => (Stray::Open, start),
     }
@@ -310,4 +313,48 @@ fn in_quotes(d: &Dialect, value: &[u8], out: &mut Vec<u8>) {
         at = next;
     }
     out.push(d.quote);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scan::StrayQuotes;
+
+    /// The first line end after a quote that opens a field decides whether the next quote is on the
+    /// same line.
+    fn by_the_line(s: &Scanner<'_>, start: usize) -> (Stray, usize) {
+        let is_end = |c: &u8| match s.eol {
+            Eol::Nl | Eol::CrNl => *c == b'\n',
+            Eol::Cr => *c == b'\r',
+            Eol::Unknown => matches!(c, b'\r' | b'\n'),
+        };
+        let line = s.chunk[start..].iter().position(is_end).map_or(s.chunk.len(), |at| start + at);
+        match closing(s.dialect, s.chunk, start + 1) {
+            Some(after) if after < line => (Stray::After, after),
+            _ => (Stray::Open, start),
+        }
+    }
+
+    #[test]
+    fn the_next_line_end_tells_the_kind_of_a_stray_quote() {
+        const BYTES: &[u8] = b"\"\\,a\r\n";
+        let csv = Dialect { stray_quotes: StrayQuotes::Error, ..Dialect::csv() };
+        let escaped = Dialect { escape: b'\\', ..csv.clone() };
+        let ends = [Eol::Unknown, Eol::Nl, Eol::Cr, Eol::CrNl];
+        let mut seen = [0, 0];
+        for n in 0..BYTES.len().pow(5) {
+            let data: Vec<u8> = (0..5).map(|i| BYTES[n / BYTES.len().pow(i) % 6]).collect();
+            for (dialect, eol) in ends.iter().flat_map(|eol| [(&csv, *eol), (&escaped, *eol)]) {
+                for (start, last) in (0..5).flat_map(|start| [(start, false), (start, true)]) {
+                    let s = Scanner::new(&data, last, dialect, eol);
+                    let stray = field(&s, start).stray.filter(|(kind, _)| *kind != Stray::Within);
+                    let Some(stray) = stray else { continue };
+                    let expected = by_the_line(&s, start);
+                    assert_eq!(stray, expected, "{start} {eol:?} {}", data.escape_ascii());
+                    seen[usize::from(stray.0 == Stray::After)] += 1;
+                }
+            }
+        }
+        assert!(seen[0] > 100 && seen[1] > 100, "{seen:?}");
+    }
 }

@@ -4,6 +4,7 @@ use crate::frame::Frame;
 use crate::input::{Chunk, Layout, Reader};
 use crate::options::{FileFormat, InputOptions};
 use crate::source::BytesSource;
+use crate::testing::computed;
 use pgsluice_core::scan::{Dialect, StrayQuotes};
 use std::sync::Arc;
 
@@ -23,12 +24,6 @@ fn chunks(bytes: &[u8], dialect: &Dialect, frame: Frame, set: impl Fn(&mut Reade
 
 fn rows(chunks: &[Chunk]) -> String {
     chunks.iter().map(|chunk| String::from_utf8_lossy(&chunk.bytes)).collect()
-}
-
-/// The CPU time of this thread in ms.
-fn computed() -> u64 {
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    stat.split(' ').next().unwrap().parse::<u64>().unwrap() / 1_000_000
 }
 
 #[test]
@@ -56,6 +51,24 @@ fn comments_take_time_by_their_lines_alone() {
             assert_eq!((chunk.offset, chunk.passed.lines), (i as u64 * length, u64::from(i > 0)));
         }
         assert_eq!(chunks.len(), 20_000);
+    }
+}
+
+/// Empty lines at the end, and stray quotes at the start of many fields of a line.
+#[test]
+fn odd_files_take_time_by_their_length_alone() {
+    let stray = Dialect { stray_quotes: StrayQuotes::Error, ..Dialect::csv() };
+    for (bytes, dialect, records) in [
+        ([&b"1\ta"[..], &b"\n".repeat(200_000)].concat(), &Dialect::text(), 1),
+        (b"\"a,".repeat(270_000), &stray, 1),
+    ] {
+        let before = computed();
+        let chunks = chunks(&bytes, dialect, Frame::default(), |reader| reader.pass_blank_ends(2));
+        let layout = Layout::Lines(dialect.clone());
+        let found: u64 = chunks.iter().map(|chunk| chunk.count(&layout).records).sum();
+        let took = computed() - before;
+        assert_eq!(found, records);
+        assert!(took < 2_000, "{took} ms for {records} records");
     }
 }
 

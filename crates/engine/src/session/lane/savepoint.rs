@@ -120,7 +120,7 @@ impl Lane {
                     _ => error,
                 });
             };
-            let reject = self.reject_of(placed, item, index, why);
+            let reject = self.reject_of(placed, item, index, why, eol);
             let bytes = &chunk.bytes[item.start..item.end];
             keeper.keep(&reject, bytes, eol)?;
         }
@@ -158,8 +158,9 @@ impl Lane {
         item: Item,
         index: usize,
         why: AttemptRefused,
+        eol: Eol,
     ) -> Reject {
-        reject_of(&self.plan.layout, &self.names, placed, (item, index), why)
+        reject_of(&self.plan.layout, &self.names, placed, (item, index), why, eol)
     }
 
     pub(super) fn malformed_refused(&self, fault: Malformed) -> AttemptRefused {
@@ -432,13 +433,15 @@ impl Lane {
     }
 }
 
-/// The entry for a rejected record of a chunk; `item` is the record, `index` its index.
+/// The entry for a rejected record of a chunk; `item` is the record, `index` its index, `eol` the
+/// chunk's line end.
 pub(super) fn reject_of(
     layout: &Layout,
     names: &[String],
     placed: &Placed,
     (item, index): (Item, usize),
     why: AttemptRefused,
+    eol: Eol,
 ) -> Reject {
     let chunk = &placed.prepared.chunk;
     let mut reject = reject(names, chunk, placed.before, why);
@@ -447,7 +450,7 @@ pub(super) fn reject_of(
     reject.offset += item.start as u64;
     let bytes = &chunk.bytes[item.start..item.end];
     reject.length = bytes.len() as u64;
-    reject.lines = lines_of_record(bytes, layout, chunk.line_end(layout));
+    reject.lines = lines_of_record(bytes, layout, eol);
     reject
 }
 

@@ -24,6 +24,7 @@ use crate::session::lane::bisect::{items, Bisection, Item};
 use crate::session::lane::savepoint::reject_of;
 use crate::session::lane::{Lane, Placed};
 use crate::session::statement;
+use pgsluice_core::scan::Eol;
 use pgsluice_core::sink::HEADER;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -51,6 +52,8 @@ pub(super) struct ChunkRecords {
     items: Vec<Item>,
     /// for each row, in the order of the leaves, the index of its record
     of_rows: Vec<u64>,
+    /// the chunk's line end
+    eol: Eol,
 }
 
 impl Lane {
@@ -92,12 +95,12 @@ impl Lane {
         let eol = chunk.line_end(&plan.layout);
         for (index, why) in refused {
             let item = items[index];
-            let reject = self.reject_of(&placed, item, index, why);
+            let reject = self.reject_of(&placed, item, index, why, eol);
             keeper.keep(&reject, &chunk.bytes[item.start..item.end], eol)?;
         }
         self.ask_coordinator(&split)?;
         placed.prepared.body = Body::Split(split);
-        self.hand(Handed { placed, records: OnceLock::from(ChunkRecords { items, of_rows }) })
+        self.hand(Handed { placed, records: OnceLock::from(ChunkRecords { items, of_rows, eol }) })
     }
 
     /// Makes the coordinator read the records of a chunk. Returns those that it rejects, and the
@@ -180,8 +183,9 @@ impl Handed {
             let rows = encoded(plan, prepared.records())?;
             let of_rows = plan.router.as_ref()?.places(&rows)?;
             let items = items(&prepared.chunk, &plan.layout, plan.fields.len());
+            let eol = prepared.chunk.line_end(&plan.layout);
             // Another thread may have computed the same.
-            let _ = self.records.set(ChunkRecords { items, of_rows });
+            let _ = self.records.set(ChunkRecords { items, of_rows, eol });
         }
         self.records.get()
     }
@@ -328,14 +332,15 @@ impl Attempts for LeafRows<'_> {
         let handed = &self.window[row.chunk as usize];
         let index = handed.record_of(&plan, self.leaf, u64::from(row.index));
         let item = index.and_then(|index| {
-            handed.records(&plan)?.items.get(index as usize).map(|item| (*item, index as usize))
+            let of_chunk = handed.records(&plan)?;
+            of_chunk.items.get(index as usize).map(|item| (*item, index as usize, of_chunk.eol))
         });
-        let (Some((item, index)), Some(keeper)) = (item, &self.lane.keeper) else {
+        let (Some((item, index, eol)), Some(keeper)) = (item, &self.lane.keeper) else {
             return Err(Error::defect("the record of a refused row is not found"));
         };
         let chunk = &handed.placed.prepared.chunk;
-        let layout = &plan.layout;
-        let reject = reject_of(layout, &self.lane.names, &handed.placed, (item, index), why);
-        keeper.keep(&reject, &chunk.bytes[item.start..item.end], chunk.line_end(layout))
+        let (names, placed) = (&self.lane.names, &handed.placed);
+        let reject = reject_of(&plan.layout, names, placed, (item, index), why, eol);
+        keeper.keep(&reject, &chunk.bytes[item.start..item.end], eol)
     }
 }
