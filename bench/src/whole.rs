@@ -51,7 +51,7 @@ fn other_inputs(suite: &Suite, result: &SuiteResult) -> Vec<String> {
 }
 
 /// How many methods of today's suite were not in it yet, or were called otherwise. Those that the
-/// command line left out are told anyway.
+/// command line left out are in [`departures`].
 fn other_methods(suite: &Suite, result: &SuiteResult) -> Option<String> {
     let there = |name: &String| result.methods.iter().any(|m| m.name == *name);
     let n = suite.method.iter().filter(|m| there(&m.name)).count();
