@@ -18,6 +18,10 @@ use std::sync::Arc;
 /// columns of `char(n)` may pad text to more.
 const MOST_ROWS: usize = 8 << 20;
 
+/// The same for nodes, to which a chunk cannot be sent in another form. 4 MB of text, the longest
+/// chunk, make at most twelve times as many bytes, and [`Plan::read_by`] limits padding.
+const MOST_ROWS_FOR_NODES: usize = 64 << 20;
+
 /// What is sent for a chunk.
 #[derive(Debug)]
 pub enum Body {
@@ -77,6 +81,13 @@ impl Prepared {
         }
     }
 
+    /// The bytes by which memory for chunks is limited: those of the input, or half of what was
+    /// made of them, if that is more. Most rows take less than twice the bytes of their records.
+    pub fn weight(&self) -> usize {
+        let recast = self.recast.as_ref().map_or(0, |recast| recast.bytes.len());
+        self.chunk.bytes.len().max((recast + self.bytes().len()) / 2)
+    }
+
     /// The records, with one field for each column.
     pub fn records(&self) -> &Chunk {
         self.recast.as_ref().unwrap_or(&self.chunk)
@@ -115,7 +126,8 @@ impl Encoder {
     /// An encoder for this plan, which takes its memory from `pool`.
     pub fn new(plan: Arc<Plan>, pool: BufferPool) -> Encoder {
         let columns = plan.shape.columns.len();
-        let sink = PgCopySink::new(columns).within(MOST_ROWS);
+        let most = if plan.nodes.is_some() { MOST_ROWS_FOR_NODES } else { MOST_ROWS };
+        let sink = PgCopySink::new(columns).within(most);
         // A chunk for nodes cannot be sent in another form, so an invalid value must be found here.
         let sink = if plan.nodes.is_none() { sink.leaving_json() } else { sink };
         let fit = plan.inferred.clone().map(|inferred| Fit::new(inferred.columns));

@@ -333,3 +333,32 @@ fn a_slow_input_is_no_deadlock_of_lanes() {
     ddl.join().unwrap().unwrap();
     assert_eq!(world.sql("SELECT count(*) FROM t"), (9 * ROWS).to_string());
 }
+
+/// A load by lanes fails, and drops the table that `--create` has made, but not another one that has
+/// got the name meanwhile.
+#[test]
+fn a_failed_load_keeps_another_table_that_has_got_the_name() {
+    let mut world = world();
+    let mut child = world.start(&[&["load", "-", "--create"], &LANES[..]].concat());
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(&b"1\n".repeat(1 << 20)).unwrap();
+    let made = "SELECT to_regclass('t') IS NOT NULL";
+    wait_until(|| "no table is made".into(), || world.sql(made) == "t");
+    let mut other = session(&world);
+    let swap = "BEGIN; DROP TABLE t; CREATE TABLE t (id bigint PRIMARY KEY); COMMIT";
+    let swap = thread::spawn(move || other.exec(swap).map(drop));
+    // It waits for the lanes, or was executed before the first of them had locked the table.
+    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    let comes = || swap.is_finished() || world.sql(waits) != "0";
+    wait_until(|| "the table is not exchanged".into(), comes);
+    // The load may have ended.
+    let _ = input.write_all(b"x\n");
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    swap.join().unwrap().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && !said.contains("changed:"), "{said}");
+    let column =
+        "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass('t') AND attnum = 1";
+    assert_eq!(world.sql(column), "id", "{said}");
+}

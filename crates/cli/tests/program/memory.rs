@@ -16,14 +16,14 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 
 /// The bound that is promised.
-const PROMISED: u64 = 256 * MIB;
+pub(crate) const PROMISED: u64 = 256 * MIB;
 
 /// The bound for ordinary files, without the decoders of compressed files.
 const USUAL: u64 = 96 * MIB;
 
 /// How a run of the program ended.
 #[derive(Debug)]
-struct Ended {
+pub(crate) struct Ended {
     code: Option<i32>,
     said: String,
     /// bytes
@@ -31,7 +31,7 @@ struct Ended {
 }
 
 impl Ended {
-    fn loaded(self, what: &str, bound: u64) {
+    pub(crate) fn loaded(self, what: &str, bound: u64) {
         assert!(matches!(self.code, Some(0 | 3)), "{what}: {self:?}");
         self.within(what, bound);
     }
@@ -120,7 +120,7 @@ fn run(
 }
 
 /// Loads what `feed` writes into the table `t`.
-fn load(
+pub(crate) fn load(
     world: &World,
     more: &[&str],
     feed: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -367,6 +367,20 @@ fn a_million_rejects() {
     ended.loaded("a million rejects", PROMISED);
     let side = fs::read_to_string(format!("{rejects}.jsonl")).unwrap();
     assert_eq!(side.lines().count(), 1_000_000);
+}
+
+/// Millions of empty lines are rejected up to the limit, within the promised bound of memory.
+#[test]
+fn millions_of_empty_lines() {
+    let mut world = world();
+    table(&mut world, "a int, b text");
+    let rejects = world.path("rejects");
+    let ended = load(&world, &["--on-error", "reject", "--reject-file", &rejects], |out| {
+        out.write_all(b"1,a\n")?;
+        repeat(out, b"\n", 9 * MIB)
+    });
+    assert!(ended.said.contains("more than the limit of"), "{ended:?}");
+    ended.within("millions of empty lines", PROMISED);
 }
 
 /// These bytes, compressed in each format.

@@ -35,8 +35,8 @@ struct Work<'a> {
 ///
 /// # Errors
 ///
-/// The connection is lost, or the table is not the same. The server's errors for single objects are
-/// among the outcomes.
+/// The connection is lost, the table is not the same, or another session has locked it for longer
+/// than `lock_timeout`. The server's errors for single objects are among the outcomes.
 pub fn put_back_committed(
     open: &Connect,
     workers: usize,
@@ -45,7 +45,8 @@ pub fn put_back_committed(
     stopped: &(dyn Fn() -> bool + Sync),
 ) -> Result<Vec<Outcome>, Error> {
     let mut conn = open()?;
-    conn.exec(BEGIN)?;
+    let work = Work { entry, lock_timeout, stopped };
+    begin(&mut conn, work)?;
     let name = relation_name(&mut conn, entry.relation)?;
     if name.as_ref() != Some(&entry.relation_name) {
         return gone(conn, entry, name);
@@ -57,7 +58,6 @@ pub fn put_back_committed(
         .iter()
         .filter(|c| !c.steps.build.is_empty() && !is_built(&objects, c))
         .collect();
-    let work = Work { entry, lock_timeout, stopped };
     let built = build_all(&mut conn, open, workers, work, &missing);
     let mut outcomes = Vec::new();
     for choice in &entry.choices {
@@ -141,7 +141,8 @@ fn build_all(
             let start = Instant::now();
             let result = in_transaction(conn, work, |conn| {
                 settings::for_builds(conn)?;
-                build(conn, missing[i])
+                build(conn, missing[i])?;
+                is_of_table(conn, work.entry, missing[i])
             });
             let lost = result.as_ref().is_err_and(|error| error.kind() == Kind::Connection);
             let result = result.map(|()| start.elapsed().as_secs_f64());
@@ -173,6 +174,21 @@ fn build_all(
     let mut results = results.into_inner().unwrap_or_else(|e| e.into_inner());
     results.sort_by_key(|(i, _)| *i);
     results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Whether the index that was just built belongs to the load's table. Its definition has a name, which
+/// another table may have got while the lock was waited for.
+fn is_of_table(conn: &mut Conn, entry: &LedgerEntry, choice: &Choice) -> Result<(), Error> {
+    let found = conn.query(
+        "SELECT 1 FROM pg_catalog.pg_index \
+         WHERE indexrelid = pg_catalog.to_regclass($1)::oid AND indrelid = $2::oid",
+        &[Some(&choice.name), Some(&entry.relation.to_string())],
+    )?;
+    if found.is_empty() {
+        let table = &entry.relation_name;
+        return Err(Error::new(format!("the table {table} was renamed or replaced meanwhile")));
+    }
+    Ok(())
 }
 
 /// Attaches one object if it is not yet in its previous state, compares it and marks it. A trigger is
@@ -309,8 +325,17 @@ fn was_dropped(conn: &mut Conn, relation: u32, choice: &Choice) -> Result<bool, 
     Ok(!dropped.is_empty())
 }
 
-/// Calls `run` in a transaction with the `search_path` of the load. The only time limit is that of
-/// `work` for locks.
+/// Begins a transaction whose only time limit is that of `work` for locks.
+fn begin(conn: &mut Conn, work: Work<'_>) -> Result<(), Error> {
+    conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
+    if let Some(timeout) = work.lock_timeout {
+        let set = "SELECT pg_catalog.set_config('lock_timeout', $1, true)";
+        conn.query(set, &[Some(timeout)])?;
+    }
+    Ok(())
+}
+
+/// Calls `run` in a transaction as by [`begin`], with the `search_path` of the load.
 fn in_transaction(
     conn: &mut Conn,
     work: Work<'_>,
@@ -319,11 +344,7 @@ fn in_transaction(
     if (work.stopped)() {
         return Err(Error::cancelled());
     }
-    conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
-    if let Some(timeout) = work.lock_timeout {
-        let set = "SELECT pg_catalog.set_config('lock_timeout', $1, true)";
-        conn.query(set, &[Some(timeout)])?;
-    }
+    begin(conn, work)?;
     let result = search_path(conn, &work.entry.search_path).and_then(|_| run(conn));
     match result {
         Ok(()) => conn.exec("COMMIT").map(drop),

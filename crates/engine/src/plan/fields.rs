@@ -7,9 +7,13 @@ use crate::input::{PassedLines, Reader};
 use crate::quote::quote_ident;
 use crate::recast::Recast;
 use crate::text::{text, Text};
+use pgsluice_core::shape::Type;
 
 /// The most fields that a note names.
 const LISTED: usize = 5;
+
+/// The most bytes of padding in the rows of a chunk: as many as the chunk itself has.
+const MOST_PADDING: usize = 512 << 10;
 
 impl Plan {
     /// Configures the reader for this plan. Returns the number of lines that are not records, which
@@ -19,11 +23,20 @@ impl Plan {
         if self.recast.as_ref().is_some_and(Recast::counts_lines) {
             reader.count_lines();
         }
-        if let Some(most) = self.recast.as_ref().and_then(Recast::most_records) {
+        let most = self.recast.as_ref().and_then(Recast::most_records);
+        if let Some(most) = most.into_iter().chain(self.most_padded()).min() {
             reader.limit_chunks(most);
         }
         reader.pass_blank_ends(self.fields.len());
         reader.passed_lines()
+    }
+
+    /// Returns how many records a chunk may have, so that their padding fits in memory. `None` if
+    /// nothing is padded, or chunks are not kept with their rows.
+    fn most_padded(&self) -> Option<usize> {
+        self.router.as_ref()?;
+        let padding: usize = self.shape.columns.iter().map(|column| padding(&column.ty)).sum();
+        MOST_PADDING.checked_div(padding)
     }
 
     /// The index of the field for a column.
@@ -47,6 +60,15 @@ impl Plan {
         } else {
             format!(" ({})", quoted.join(", "))
         }
+    }
+}
+
+/// The most bytes that are added to a value of this type; of an array, to each element.
+fn padding(ty: &Type) -> usize {
+    match ty {
+        Type::Bpchar(Some(length)) => *length as usize,
+        Type::Array(of) => padding(&of.element),
+        _ => 0,
     }
 }
 

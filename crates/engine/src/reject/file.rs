@@ -368,7 +368,9 @@ impl RejectFile {
     ///
     /// As for [`RejectFile::add`].
     pub fn sync(&mut self) -> io::Result<()> {
-        for file in [&mut self.records, &mut self.side] {
+        // The reasons first: after a loss of power, a record without a reason would be taken for
+        // another program's.
+        for file in [&mut self.side, &mut self.records] {
             file.sync()?;
         }
         // The names are durable only after their folder is.

@@ -12,8 +12,8 @@
 //!    stopped that load; `once::record` explains why that load commits nothing later. It checks the
 //!    hash and removes what follows: a block whose transaction was not committed. It removes only
 //!    reasons that name sources of the load, and their records. A reason is written before its
-//!    record, so a record without a reason is from another program. The trailer of PGCOPY is not a
-//!    record.
+//!    record, and synchronized before it, so a record without a reason is from another program. The
+//!    trailer of PGCOPY is not a record.
 //! 3. Within a process, one lane at a time appends and commits: a mutex is held from the first byte
 //!    of a block to the outcome of its COMMIT. So only the last block can be uncommitted. If a
 //!    COMMIT fails, or its outcome is unknown, no lane appends anything after it. If the limit is

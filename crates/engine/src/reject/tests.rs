@@ -70,6 +70,22 @@ fn a_folder_that_cannot_be_read_is_no_error() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
+/// The reasons are made durable before the records. If that fails, no record is written, either.
+#[test]
+fn reasons_are_durable_before_their_records() {
+    let dir = std::env::temp_dir().join(format!("pgsluice-order-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let (path, csv) = (dir.join("bad.csv"), Dialect::csv());
+    std::os::unix::fs::symlink("/dev/full", side_path(&path)).unwrap();
+    let form = RejectForm::Lines(&csv, None);
+    let mut file = RejectFile::create(&path, Existing::Append, form).unwrap();
+    file.add(&reject(), b"1,x\n", Eol::Nl).unwrap();
+    assert_eq!(file.sync().unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+    assert_eq!(std::fs::read(&path).unwrap(), b"");
+    drop(file);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
 #[test]
 fn no_record_closes_the_quote_of_another() {
     let dir = std::env::temp_dir().join(format!("pgsluice-open-{}", std::process::id()));

@@ -264,8 +264,9 @@ fn table_name(conn: &mut Conn, name: &str) -> Result<String, Error> {
 }
 
 /// Drops a table that `--create` has made and that had to be committed before the rows. Keeps the
-/// table if the method leaves rows in it, or if others have inserted rows. Prepared transactions of
-/// the load hold locks of the table, so this would wait for them forever.
+/// table if the method leaves rows in it, or if others have inserted rows, and another table that has
+/// got its name. Prepared transactions of the load hold locks of the table, so this would wait for
+/// them forever.
 pub(crate) fn take_back(
     error: Error,
     plan: &Plan,
@@ -284,6 +285,11 @@ pub(crate) fn take_back(
             return Ok(true);
         }
         locked?;
+        // Another session that waited for the load may have replaced the table.
+        let is_own = "SELECT 1 WHERE pg_catalog.to_regclass($1)::oid = $2::oid";
+        if conn.query(is_own, &[Some(table), Some(&plan.oid.to_string())])?.is_empty() {
+            return Ok(true);
+        }
         if !conn.exec(&format!("SELECT FROM {table} LIMIT 1"))?.is_empty() {
             return Ok(false);
         }

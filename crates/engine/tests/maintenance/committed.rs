@@ -2,6 +2,7 @@
 //! ledger, as `repair` does it.
 
 use crate::cluster::*;
+use crate::support::wait_until;
 use pgsluice_engine::internals::ledger;
 use pgsluice_engine::internals::maintenance::{put_back_committed, take_down};
 use pgsluice_engine::internals::maintenance::{Course, Outcome, Request};
@@ -228,6 +229,71 @@ fn an_index_of_a_dropped_column_is_settled() {
     let indexes = "SELECT string_agg(indexname, ' ' ORDER BY indexname) FROM pg_indexes \
         WHERE tablename = 't'";
     assert_eq!(one(&mut conn, indexes), "t_b t_c");
+}
+
+/// A database with a table `t` whose index was dropped, and an empty table `new` with the same
+/// columns.
+fn without_an_index(server: &Server) -> (String, Conn) {
+    let url = database(server);
+    let mut conn = Conn::open(&url).unwrap();
+    conn.exec("CREATE TABLE t (a int); CREATE INDEX t_a ON t (a); CREATE TABLE new (a int)")
+        .unwrap();
+    let oid = oid(&mut conn, "t");
+    assert_eq!(take_down_and_vanish(&mut conn, oid, &everything()), 1);
+    (url, conn)
+}
+
+/// Puts everything back while `conn` holds the locks of these statements, which it commits when they
+/// have been waited for.
+fn put_back_behind(
+    conn: &mut Conn,
+    held: &str,
+    open: &(dyn Fn() -> Result<Conn, Error> + Sync),
+) -> Result<Vec<Outcome>, Error> {
+    let (entries, _) = ledger::still_down(conn).unwrap();
+    conn.exec(&format!("BEGIN; {held}")).unwrap();
+    std::thread::scope(|s| {
+        let work = s.spawn(|| put_back_committed(open, 2, &entries[0], None, &|| false));
+        let waits = "SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database \
+            WHERE NOT granted AND datname = current_database()";
+        wait_until(|| "no lock is waited for".into(), || one(conn, waits) != "0");
+        sleep(Duration::from_millis(500));
+        conn.exec("COMMIT").unwrap();
+        work.join().unwrap()
+    })
+}
+
+/// Another table gets the name while its lock is waited for. No index is built on that table. The
+/// index stays recorded, and is put back when its own table has the name again.
+#[test]
+fn no_index_is_built_on_another_table_that_has_got_the_name() {
+    let servers = servers();
+    let (url, mut conn) = without_an_index(servers.last().unwrap());
+    let swap = "ALTER TABLE t RENAME TO old; ALTER TABLE new RENAME TO t";
+    let outcomes = put_back_behind(&mut conn, swap, &|| Conn::open(&url)).unwrap();
+    let error = outcomes[0].1.as_ref().unwrap_err();
+    assert!(error.message().contains("was renamed or replaced meanwhile"), "{error}");
+    assert_eq!(one(&mut conn, "SELECT to_regclass('t_a') IS NULL"), "t");
+    assert_eq!(still_down(&mut conn), 1);
+    conn.exec("ALTER TABLE t RENAME TO new; ALTER TABLE old RENAME TO t").unwrap();
+    assert!(put_all_back(&url).iter().all(|(_, r)| r.is_ok()));
+    let table = "SELECT tablename FROM pg_indexes WHERE indexname = 't_a'";
+    assert_eq!(one(&mut conn, table), "t");
+}
+
+/// A timeout of the role does not end the wait for a session that has locked the table.
+#[test]
+fn a_timeout_of_the_role_leaves_nothing_missing() {
+    let servers = servers();
+    let (url, mut conn) = without_an_index(servers.last().unwrap());
+    let open = || -> Result<Conn, Error> {
+        let mut conn = Conn::open(&url)?;
+        conn.exec("SET lock_timeout = '200ms'")?;
+        Ok(conn)
+    };
+    let outcomes = put_back_behind(&mut conn, "LOCK TABLE t", &open).unwrap();
+    assert!(outcomes.iter().all(|(_, r)| r.is_ok()), "{outcomes:?}");
+    assert_eq!(still_down(&mut conn), 0);
 }
 
 /// If only one connection is to be had, it builds everything.

@@ -6,6 +6,7 @@ mod altered;
 mod atomic;
 mod faults;
 mod guards;
+mod lengths;
 mod lost_commits;
 mod network;
 mod recorded;

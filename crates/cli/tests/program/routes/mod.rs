@@ -6,6 +6,7 @@ mod types;
 mod underway;
 
 use crate::common::{on_each_major, on_first_and_last_major, on_last_major, World};
+use crate::memory;
 
 /// Creates the table `t`, and `s` like it. Names of their partitions differ only in the first
 /// letter.
@@ -354,4 +355,25 @@ fn frozen(world: &mut World) {
 #[test]
 fn rows_of_partitions_that_the_load_has_emptied_are_frozen() {
     on_first_and_last_major(|installation| frozen(&mut World::new(installation)));
+}
+
+/// Rows that take more than ten times the bytes of their text. They are gathered before they are
+/// sent.
+fn padded(world: &mut World) {
+    world.sql(
+        "CREATE TABLE t (a int, b char(200)) PARTITION BY HASH (a);
+         CREATE TABLE t_0 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+         CREATE TABLE t_1 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 1)",
+    );
+    let ended = memory::load(world, &["--route", "leaf", "--method", "copy-binary"], |out| {
+        (1_000_000..2_600_000).try_for_each(|a| writeln!(out, "{a},abcdefgh"))
+    });
+    ended.loaded("padded rows for partitions", memory::PROMISED);
+    assert_eq!(world.sql("SELECT count(*) FROM t"), "1600000");
+}
+
+/// Rows with long padding are sent to their partitions within the promised bound of memory.
+#[test]
+fn padded_rows_are_gathered_within_the_bound_of_memory() {
+    on_last_major(|installation| padded(&mut World::new(installation)));
 }

@@ -1,6 +1,6 @@
 //! Counts the bytes that were read of a file, and limits the chunks and the memory for the rest.
 
-use super::InputFile;
+use super::{InputFile, CHUNK};
 use crate::frame::blank_end;
 use crate::input::Layout;
 use pgsluice_core::scan::{Format, Next, Record, Scanner};
@@ -12,12 +12,14 @@ impl InputFile {
         self.raw_read.load(Ordering::Relaxed)
     }
 
-    /// Returns the end of the first `most` records in the held bytes up to `end`. If `blank`,
-    /// leaves out empty lines there, which may be the last lines of the file.
+    /// Returns the end of the first `most` records in the held bytes up to `end`, or of as many as
+    /// can be in a chunk of the usual size. If `blank`, leaves out empty lines there, which may be
+    /// the last lines of the file.
     pub(super) fn end_of(&self, most: usize, end: usize, layout: &Layout, blank: bool) -> usize {
-        let bytes = &self.held[..end];
+        let (bytes, most) = (&self.held[..end], most.min(CHUNK));
         let Some(dialect) = layout.dialect() else { return end };
-        if most > end || memchr::memchr2_iter(b'\r', b'\n', bytes).count() < most {
+        // A record has at least one byte.
+        if most >= end || memchr::memchr2_iter(b'\r', b'\n', bytes).take(most).count() < most {
             return end;
         }
         let mut scanner = Scanner::new(bytes, true, dialect, self.eol);
@@ -32,7 +34,9 @@ impl InputFile {
         let text = dialect.format == Format::Text;
         match scanner.position() {
             at if blank => match blank_end(&bytes[..at], text).0 {
-                0 => end,
+                0 if self.ended && blank_end(bytes, text).0 == 0 => end,
+                // A record follows, or more empty lines than are held.
+                0 => at,
                 at => at,
             },
             at => at,

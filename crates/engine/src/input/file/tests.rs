@@ -1,5 +1,6 @@
 //! Unusual files, chunk by chunk.
 
+use super::CHUNK;
 use crate::frame::Frame;
 use crate::input::{Chunk, Layout, Reader};
 use crate::options::{FileFormat, InputOptions};
@@ -147,4 +148,24 @@ fn chunks_have_no_more_records_than_the_reader_asks_for() {
     }
     assert_eq!(rows(&chunks).as_bytes(), &bytes[..bytes.len() - 5_000]);
     assert_eq!(strays, 50_000);
+}
+
+/// A long record makes a long chunk, and so do empty lines that may be the last ones of the file.
+#[test]
+fn a_long_chunk_has_no_more_records_than_fit_in_another() {
+    let empty = |lines: usize| "\n".repeat(lines);
+    let long = "x".repeat(2_200_000);
+    for (bytes, passed) in [
+        (format!("1,a\n{}2,b\n", empty(600_000)), 0),
+        (format!("1,a\n{}2,b\n", empty(4_500_000)), 0),
+        (format!("1,{long}\n{}", "7,\n".repeat(600_000)), 0),
+        (format!("1,a\n{}", empty(600_000)), 600_000),
+    ] {
+        let (csv, bytes) = (Dialect::csv(), bytes.as_bytes());
+        let chunks = chunks(bytes, &csv, Frame::default(), |reader| reader.pass_blank_ends(2));
+        let layout = Layout::Lines(csv);
+        let most = chunks.iter().map(|chunk| chunk.count(&layout).records).max();
+        assert!(most <= Some(CHUNK as u64), "{most:?} of {} bytes", bytes.len());
+        assert!(rows(&chunks).as_bytes() == &bytes[..bytes.len() - passed], "{}", bytes.len());
+    }
 }

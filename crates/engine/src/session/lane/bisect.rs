@@ -9,9 +9,11 @@ use crate::input::{Chunk, Found, Layout};
 use crate::isolate::{isolate, AttemptRefused, Attempts};
 use crate::plan::Wire;
 use crate::recast::At;
+use crate::reject::Rejects;
 use crate::rewrite;
 use crate::session::statement::{self, NoInsert};
 use crate::session::transaction::NO_WAIT;
+use crate::stray;
 use pgsluice_core::error::Malformed;
 use pgsluice_core::scan::{valid_utf8, Eol, Next, Record, Scanner};
 use std::borrow::Cow;
@@ -30,6 +32,49 @@ pub(super) struct Item {
     pub fault: Option<Malformed>,
 }
 
+/// The number of records of a chunk after which rejects are written, because their reasons take
+/// more memory than the records. It is a multiple of the rows of an INSERT.
+const PART: usize = 50_000;
+
+impl Lane {
+    /// Loads those records of a chunk that the server accepts. The others go to `rejects`; without
+    /// `rejects`, the first of them is the error.
+    pub(super) fn load_records(
+        &mut self,
+        placed: &Placed,
+        rejects: Option<&Rejects>,
+    ) -> Result<(), Error> {
+        let chunk = &placed.prepared.chunk;
+        let plan = self.plan.clone();
+        let items = items(chunk, &plan.layout, plan.fields.len());
+        if items.len() as u64 != placed.prepared.counts.records {
+            return Err(defect("two counts of a chunk's records differ"));
+        }
+        let keeper = self.keeper().filter(|_| rejects.is_some());
+        let stops = keeper.is_none();
+        let eol = chunk.line_end(&plan.layout);
+        // A search that stops names a record by its index in the chunk.
+        let part = if stops { items.len().max(1) } else { PART };
+        for (before, items) in items.chunks(part).enumerate() {
+            let refused = Bisection::new(self, placed, &plan.layout, items, stops).run()?;
+            for (index, why) in refused {
+                let (item, index) = (items[index], before * part + index);
+                let bytes = &chunk.bytes[item.start..item.end];
+                let Some(keeper) = &keeper else {
+                    let error = self.stopped(chunk, placed.before, item, index, why);
+                    return Err(match (item.fault, plan.dialect()) {
+                        (Some(fault), Some(d)) => stray::explained(error, fault, bytes, d),
+                        _ => error,
+                    });
+                };
+                keeper.keep(&self.reject_of(placed, item, index, why, eol), bytes, eol)?;
+            }
+        }
+        self.counts.chunks_as_is += 1;
+        Ok(())
+    }
+}
+
 /// A search for the rejected records of one chunk.
 pub(super) struct Bisection<'a> {
     lane: &'a mut Lane,
@@ -44,7 +89,7 @@ pub(super) struct Bisection<'a> {
 }
 
 impl<'a> Bisection<'a> {
-    /// Prepares a search in the chunk's records; none was tried yet. If the first rejected record
+    /// Prepares a search in records of the chunk; none was tried yet. If the first rejected record
     /// `stops` the load, the records after a malformed one are left out.
     pub fn new(
         lane: &'a mut Lane,

@@ -327,7 +327,7 @@ impl NodeLane {
                     self.stream(to, leaf, handed)?;
                     continue;
                 }
-                self.bytes += handed.placed.prepared.chunk.bytes.len();
+                self.bytes += handed.placed.prepared.weight();
                 self.window.push(handed);
                 if self.bytes >= WINDOW {
                     self.send_window(to)?;

@@ -1,11 +1,11 @@
 //! Loads chunks so that rejected records do not stop the load.
 //!
 //! Each chunk is a separate COPY within a savepoint. If the server rejects it, records that are
-//! malformed are rejected with COPY's own message. [`Bisection`] finds the others by loading parts
-//! of the chunk, and the server's errors give the reasons. No record is rejected that stock COPY
-//! would load.
+//! malformed are rejected with COPY's own message. `bisect.rs` finds the others by loading parts of
+//! the chunk, and the server's errors give the reasons. No record is rejected that stock COPY would
+//! load.
 
-use super::bisect::{self, Bisection, Item};
+use super::bisect::Item;
 use super::{form_of, own_form, Form, Lane, Placed};
 use crate::blame::{
     is_of_a_binary_value, is_of_a_literal, is_of_a_policy, is_of_a_text_value, is_of_an_expression,
@@ -95,37 +95,6 @@ impl Lane {
             }
         }
         self.load_records(&placed, rejects)
-    }
-
-    /// Loads those records of a chunk that the server accepts. The others go to `rejects`; without
-    /// `rejects`, the first of them is the error.
-    fn load_records(&mut self, placed: &Placed, rejects: Option<&Rejects>) -> Result<(), Error> {
-        let chunk = &placed.prepared.chunk;
-        let plan = self.plan.clone();
-        let items = bisect::items(chunk, &plan.layout, plan.fields.len());
-        if items.len() as u64 != placed.prepared.counts.records {
-            return Err(defect("two counts of a chunk's records differ"));
-        }
-        let keeper = self.keeper().filter(|_| rejects.is_some());
-        let stops = keeper.is_none();
-        let eol = chunk.line_end(&plan.layout);
-        let refused = Bisection::new(self, placed, &plan.layout, &items, stops).run()?;
-        for (index, why) in refused {
-            let item = items[index];
-            let Some(keeper) = &keeper else {
-                let error = self.stopped(chunk, placed.before, item, index, why);
-                let record = &chunk.bytes[item.start..item.end];
-                return Err(match (item.fault, plan.dialect()) {
-                    (Some(fault), Some(d)) => stray::explained(error, fault, record, d),
-                    _ => error,
-                });
-            };
-            let reject = self.reject_of(placed, item, index, why, eol);
-            let bytes = &chunk.bytes[item.start..item.end];
-            keeper.keep(&reject, bytes, eol)?;
-        }
-        self.counts.chunks_as_is += 1;
-        Ok(())
     }
 
     /// The error for a rejected record that stops the load.

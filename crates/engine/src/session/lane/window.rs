@@ -39,9 +39,10 @@ pub(super) struct ChunkWindow {
     stale: bool,
 }
 
-/// Bytes of the input that a lane gathers before it sends rows. Since PostgreSQL 17, each COPY that
-/// inserts 1,000 rows or more at once costs the server about a millisecond for their slots
-/// (`ResourceOwnerAddToHash`). So a COPY must have many more rows.
+/// Bytes of the input that a lane gathers before it sends rows, or half the bytes of these rows
+/// ([`Prepared::weight`]). Since PostgreSQL 17, each COPY that inserts 1,000 rows or more at once
+/// costs the server about a millisecond for their slots (`ResourceOwnerAddToHash`). So a COPY must
+/// have many more rows.
 const WINDOW: usize = 32 << 20;
 
 /// The same for all lanes together. Chunks and their rows use more than twice as much memory.
@@ -92,7 +93,7 @@ impl Lane {
             self.send_window(pool)?;
             return Ok(Some(placed));
         }
-        self.window.bytes += prepared.chunk.bytes.len();
+        self.window.bytes += prepared.weight();
         self.window.chunks.push(placed);
         if self.window.bytes >= WINDOW.min(WINDOWS / self.plan.lanes) {
             self.send_window(pool)?;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// The maximum size of the remembered input in bytes, even if few of its rows are for this node: a
-/// chunk stays in memory with the rows of all nodes.
+/// chunk stays in memory with the rows of all nodes. Long rows count by half of their own bytes.
 const INPUT: usize = 16 << 20;
 
 /// A COPY into the only partition of a node.
@@ -27,7 +27,7 @@ pub(super) struct Stream {
     sent: u64,
     /// the last chunks that have rows for the node
     remembered: VecDeque<Arc<Handed>>,
-    /// their size in bytes of the input
+    /// the sum of their weights
     input: usize,
     /// the size of the node's rows in them, in bytes
     own: usize,
@@ -50,13 +50,13 @@ impl Stream {
         }
     }
 
-    /// Returns the bytes of a chunk, the bytes of the node's rows in it, and the number of these
+    /// Returns the weight of a chunk, the bytes of the node's rows in it, and the number of these
     /// rows.
     fn share(&self, handed: &Handed) -> (usize, usize, u64) {
         let prepared = &handed.placed.prepared;
-        let Body::Split(split) = &prepared.body else { return (prepared.chunk.bytes.len(), 0, 0) };
+        let Body::Split(split) = &prepared.body else { return (prepared.weight(), 0, 0) };
         let own = split.rows_of(self.leaf).map_or(0, <[u8]>::len);
-        (prepared.chunk.bytes.len(), own, split.count_of(self.leaf))
+        (prepared.weight(), own, split.count_of(self.leaf))
     }
 }
 
