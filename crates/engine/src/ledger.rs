@@ -101,23 +101,36 @@ pub(crate) const PREPARED_LANES: &str = "(SELECT gid, m[1] AS load, owner, trans
      LATERAL pg_catalog.regexp_match(gid, '^pgsluice_([0-9]+)_[0-9]+$') AS m \
      WHERE m IS NOT NULL AND database = pg_catalog.current_database()) AS lanes";
 
-/// The prepared transactions of lanes of this role in this database: the name of each, and the
-/// transaction ID of the first lane.
+/// A prepared transaction of a lane.
+pub(crate) struct LaneInDoubt {
+    /// the transaction's name
+    pub gid: String,
+    /// the transaction ID of the first lane
+    pub load: String,
+    /// its owner, if that is another role
+    pub role: Option<String>,
+}
+
+/// The prepared transactions of lanes in this database, of all roles.
 ///
 /// # Errors
 ///
 /// The connection is lost.
-pub(crate) fn prepared(conn: &mut Conn) -> Result<Vec<(String, String)>, Error> {
+pub(crate) fn prepared(conn: &mut Conn) -> Result<Vec<LaneInDoubt>, Error> {
     let rows = conn.exec(&format!(
-        "SELECT gid, load FROM {PREPARED_LANES} WHERE owner = current_user ORDER BY prepared"
+        "SELECT gid, load, NULLIF(owner, current_user) FROM {PREPARED_LANES} ORDER BY prepared"
     ))?;
     let text = |cell: &Option<String>| cell.clone().unwrap_or_default();
-    Ok(rows.iter().map(|row| (text(&row[0]), text(&row[1]))).collect())
+    let lane = |row: &Vec<Option<String>>| {
+        let (gid, load) = (text(&row[0]), text(&row[1]));
+        LaneInDoubt { gid, load, role: row[2].clone() }
+    };
+    Ok(rows.iter().map(lane).collect())
 }
 
 /// What earlier loads of this role have left: in words, the missing or disabled objects of a table
-/// and prepared transactions; and these objects. Excludes what belongs to a load that still runs.
-/// `once`: the planned load recreates the objects.
+/// and prepared transactions (also the lanes of other roles); and these objects. Excludes what
+/// belongs to a load that still runs. `once`: the planned load recreates the objects.
 ///
 /// # Errors
 ///
@@ -138,10 +151,14 @@ pub fn left(
         return Ok((Vec::new(), Vec::new()));
     }
     conn.exec("SAVEPOINT pgsluice_left")?;
-    let (mut down, mut lanes, mut on_nodes) = (Vec::new(), Vec::new(), Vec::new());
-    for (gid, load) in in_doubt {
-        if lock(conn, &load)? {
-            lanes.push(gid);
+    let (mut down, mut on_nodes) = (Vec::new(), Vec::new());
+    let (mut lanes, mut of_others) = (Vec::new(), Vec::new());
+    for lane in in_doubt {
+        if lock(conn, &lane.load)? {
+            match lane.role {
+                Some(role) => of_others.push(format!("{} of the role {role}", lane.gid)),
+                None => lanes.push(lane.gid),
+            }
         }
     }
     for commit in commits {
@@ -164,13 +181,16 @@ pub fn left(
         (!left.is_empty()).then_some(note)
     };
     let ends = "pgsluice repair ends them";
-    let prepared = note("left prepared transactions, which hold their locks", lanes, ends);
+    let what = "left prepared transactions, which hold their locks";
+    let prepared = note(what, lanes, ends);
+    let of_others = note(what, of_others, "pgsluice repair as that role ends them");
     let on_nodes = note("left nodes with prepared transactions", on_nodes, ends);
     let recreates =
         if once { "this load recreates it first" } else { "pgsluice repair recreates it" };
     let objects =
         note("dropped or disabled", down.iter().map(|c| c.object.clone()).collect(), recreates);
-    Ok((prepared.into_iter().chain(on_nodes).chain(objects).collect(), down))
+    let notes = [prepared, of_others, on_nodes, objects];
+    Ok((notes.into_iter().flatten().collect(), down))
 }
 
 /// Creates the ledger if it is missing. Call this outside a transaction. It uses a separate short
@@ -248,6 +268,14 @@ pub struct LedgerEntry {
     pub search_path: String,
     /// what they are and how they are recreated, in the order of their creation
     pub choices: Vec<Choice>,
+}
+
+impl LedgerEntry {
+    /// All the objects, in words.
+    pub(crate) fn objects(&self) -> String {
+        let objects: Vec<&str> = self.choices.iter().map(|c| c.object.as_str()).collect();
+        objects.join(", ")
+    }
 }
 
 /// A missing or disabled object of a load of another role.

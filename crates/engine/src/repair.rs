@@ -12,15 +12,20 @@ use crate::error::Error;
 use crate::ledger::{self, State};
 use crate::maintenance::{put_back_committed, Restored};
 use crate::session::conn::Conn;
+use crate::session::prepared::refuse_to_wait;
 use crate::session::transaction::{refuse_read_only, BEGIN, NO_TIMEOUTS};
 use std::collections::HashSet;
+
+/// The hint for objects whose table is locked by a prepared transaction.
+const WHEN_ENDED: &str = "when that transaction has ended, run pgsluice repair again";
 
 /// What `repair` has found and done.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// objects that are recreated
     pub put_back: Vec<Restored>,
-    /// objects that could not be recreated, each with the reason
+    /// objects that could not be recreated, each with the reason; or several, separated by commas,
+    /// with one reason
     pub failed: Vec<(String, Error)>,
     /// tables for which a load is running
     pub running: Vec<String>,
@@ -73,7 +78,11 @@ pub fn repair(target: &str, workers: usize, nodes: &[(String, String)]) -> Resul
         // The load may have ended before this lock was taken.
         let (now, _) = ledger::still_down(&mut guard)?;
         let Some(entry) = now.into_iter().find(|e| e.load == entry.load) else { continue };
-        match put_back_committed(&open, workers, &entry, None, &|| false) {
+        // This session would wait for lanes that stay prepared, and all writers behind it.
+        let free = refuse_to_wait(&mut guard, entry.relation, &entry.relation_name)
+            .map_err(|error| error.with_hint(WHEN_ENDED));
+        let work = || put_back_committed(&open, workers, &entry, None, &|| false);
+        match free.and_then(|()| work()) {
             Ok(outcomes) => {
                 for (object, outcome) in outcomes {
                     match outcome {
@@ -82,7 +91,7 @@ pub fn repair(target: &str, workers: usize, nodes: &[(String, String)]) -> Resul
                     }
                 }
             }
-            Err(error) => report.failed.push((entry.relation_name, error)),
+            Err(error) => report.failed.push((entry.objects(), error)),
         }
     }
     report_others(&mut guard, &mut report)?;

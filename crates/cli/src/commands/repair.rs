@@ -7,6 +7,7 @@ use crate::output::{print, say};
 use crate::wording::words;
 use clap::Args;
 use pgsluice_engine::repair::{repair, Report};
+use pgsluice_engine::Error;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -61,10 +62,10 @@ fn tell(report: &Report) -> Result<(), Failure> {
         print(format_args!("{table}: a load is running; left alone"))?;
     }
     for (transaction, error) in &report.prepared {
-        say(format_args!("error: {transaction} may still be there: {}", words(&error.text())));
+        say_error(&format!("{transaction} may still be there"), error);
     }
-    for (object, error) in &report.failed {
-        say(format_args!("error: {object} is still missing: {}", words(&error.text())));
+    for (objects, error) in &report.failed {
+        say_error(&format!("still missing: {objects}"), error);
     }
     for other in &report.others {
         say(format_args!(
@@ -81,4 +82,11 @@ fn tell(report: &Report) -> Result<(), Failure> {
         print("nothing is missing")?;
     }
     Ok(())
+}
+
+fn say_error(what: &str, error: &Error) {
+    say(format_args!("error: {what}: {}", words(&error.text())));
+    if let Some(hint) = error.hint() {
+        say(format_args!("hint: {}", words(hint)));
+    }
 }

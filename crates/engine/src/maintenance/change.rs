@@ -180,8 +180,8 @@ pub fn put_back(conn: &mut Conn, taken: &TakenDown) -> Result<PutBack, Error> {
     for kind in ["index", "foreign key", "trigger"] {
         for choice in entry.choices.iter().filter(|c| c.kind == kind) {
             let start = Instant::now();
-            build(conn, choice)?;
-            attach(conn, entry.relation, choice)?;
+            let built = build(conn, choice).and_then(|()| attach(conn, entry.relation, choice));
+            built.map_err(|error| refused(error, choice))?;
             if taken.recorded {
                 ledger::mark(conn, &entry.load, choice)?;
             }
@@ -196,7 +196,7 @@ pub fn put_back(conn: &mut Conn, taken: &TakenDown) -> Result<PutBack, Error> {
     Ok(PutBack { setting, restored })
 }
 
-/// The server's error, with a hint.
+/// The server's error, with a hint for a load that can leave the object in place.
 fn refused(error: Error, choice: &Choice) -> Error {
     // If the function of an index lacks something, the server's hint names neither the index nor
     // the way out.
@@ -223,7 +223,7 @@ fn refused(error: Error, choice: &Choice) -> Error {
 /// Recreates an object beside its table.
 pub(super) fn build(conn: &mut Conn, choice: &Choice) -> Result<(), Error> {
     for sql in &choice.steps.build {
-        conn.exec(sql).map_err(|e| refused(e, choice))?;
+        conn.exec(sql)?;
     }
     Ok(())
 }
@@ -231,7 +231,7 @@ pub(super) fn build(conn: &mut Conn, choice: &Choice) -> Result<(), Error> {
 /// Attaches an object to its table again.
 pub(super) fn attach(conn: &mut Conn, relation: u32, choice: &Choice) -> Result<(), Error> {
     for sql in &choice.steps.attach {
-        conn.exec(sql).map_err(|e| refused(e, choice))?;
+        conn.exec(sql)?;
     }
     if choice.kind == "index" {
         rename_columns(conn, relation, choice)?;
@@ -258,7 +258,6 @@ fn rename_columns(conn: &mut Conn, relation: u32, choice: &Choice) -> Result<(),
     let mut rename = |from: &str, to: &str| {
         let (from, to) = (quote(from), quote(to));
         conn.exec(&format!("ALTER TABLE {} RENAME COLUMN {from} TO {to}", choice.name))
-            .map_err(|e| refused(e, choice))
     };
     // Use temporary names first, because two columns may have exchanged their names.
     for (i, now, _) in &wrong {

@@ -9,6 +9,7 @@ use crate::plan::locks::{locks, Size};
 use crate::plan::policy::Course;
 use crate::plan::Plan;
 use crate::session::conn::Conn;
+use crate::session::prepared::refuse_to_wait;
 use crate::session::sequences::names;
 use crate::session::spare_connection::SpareConnection;
 use crate::session::{extension_report, transaction, unchanged};
@@ -302,7 +303,8 @@ impl Maintenance {
 
     /// Recreates what was committed as dropped, after lanes have committed or failed. The spare
     /// connection is enough for that, and others may be refused. Returns the load's result and the
-    /// steps. If a failed load has left prepared transactions, the objects are left to `repair`.
+    /// steps. If prepared transactions are left, of this load or of another, so are the objects, to
+    /// `repair`.
     ///
     /// # Errors
     ///
@@ -321,17 +323,21 @@ impl Maintenance {
         let (done, down) = if rows.as_ref().is_err_and(Error::leaves_prepared) {
             // These transactions hold locks of the table, for which this load would wait forever.
             let why = Error::new("prepared transactions hold locks of the table");
-            let down = entry.choices.iter().map(|c| (c.object.clone(), why.clone()));
-            (Vec::new(), down.collect())
+            (Vec::new(), vec![(entry.objects(), why)])
         } else {
-            let first = Mutex::new(Some(spare.take(url)));
+            // The same holds for those of another load, which has died meanwhile.
+            let first = spare.take(url).and_then(|mut conn| {
+                refuse_to_wait(&mut conn, entry.relation, &entry.relation_name)?;
+                Ok(conn)
+            });
+            let first = Mutex::new(Some(first));
             let open = || {
                 let first = first.lock().unwrap_or_else(|e| e.into_inner()).take();
                 first.unwrap_or_else(|| Conn::open(url))
             };
             match put_back_committed(&open, workers, entry, None, &|| false) {
                 Ok(outcomes) => sorted(outcomes),
-                Err(error) => (Vec::new(), vec![(entry.relation_name.clone(), error)]),
+                Err(error) => (Vec::new(), vec![(entry.objects(), error)]),
             }
         };
         if down.is_empty() {

@@ -2,7 +2,7 @@
 
 use super::Report;
 use crate::error::Error;
-use crate::ledger;
+use crate::ledger::{self, LaneInDoubt};
 use crate::session::conn::Conn;
 use crate::session::prepared::End;
 use crate::session::sequences::behind;
@@ -23,26 +23,47 @@ const WRITTEN: &str = "SELECT c.oid, pg_catalog.format('%I.%I', n.nspname, c.rel
 
 /// Ends the prepared transactions of lanes whose loader is gone. Their names contain the
 /// transaction ID of the first lane, which is committed before all others. If it is committed, they
-/// must be committed as well; if it is not, none of them is.
+/// must be committed as well; if it is not, none of them is. Those of other roles are reported.
 pub(super) fn end_prepared(target: &str, report: &mut Report) -> Result<(), Error> {
     let (mut guard, mut conn) = (Conn::open(target)?, Conn::open(target)?);
-    let mut loads: Vec<(String, Vec<String>)> = Vec::new();
-    for (gid, first) in ledger::prepared(&mut conn)? {
-        match loads.iter_mut().find(|(load, _)| *load == first) {
-            Some((_, gids)) => gids.push(gid),
-            None => loads.push((first, vec![gid])),
+    let mut loads: Vec<Vec<LaneInDoubt>> = Vec::new();
+    for lane in ledger::prepared(&mut conn)? {
+        // Any role may name its transactions after the load of another one.
+        let same = |other: &LaneInDoubt| (&other.load, &other.role) == (&lane.load, &lane.role);
+        match loads.iter_mut().find(|lanes| same(&lanes[0])) {
+            Some(lanes) => lanes.push(lane),
+            None => loads.push(vec![lane]),
         }
     }
-    for (first, gids) in loads {
+    for lanes in loads {
+        let (first, role) = (lanes[0].load.clone(), lanes[0].role.clone());
+        let gids = lanes.into_iter().map(|lane| lane.gid).collect();
         // It is idle while a COMMIT PREPARED waits for a standby.
         guard.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
         // While this session holds the lock, no loader begins to commit the lanes.
-        match ledger::lock(&mut guard, &first)? {
-            true => end_lanes(&mut conn, &first, gids, report),
-            false => report.running.extend(gids),
+        match (ledger::lock(&mut guard, &first)?, role) {
+            (false, _) => report.running.extend(gids),
+            (true, None) => end_lanes(&mut conn, &first, gids, report),
+            (true, Some(role)) => report_lanes(&mut conn, &role, gids, report)?,
         }
         guard.exec("COMMIT")?;
     }
+    Ok(())
+}
+
+/// Reports the lanes of another role that are still prepared.
+fn report_lanes(
+    conn: &mut Conn,
+    role: &str,
+    mut gids: Vec<String>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    // The load may have ended before its lock was taken.
+    let now = ledger::prepared(conn)?;
+    gids.retain(|gid| now.iter().any(|lane| lane.gid == *gid));
+    let why = Error::new(format!("it belongs to the role {role}"))
+        .with_hint(format!("run pgsluice repair as the role {role}: it ends the transaction"));
+    report.prepared.extend(gids.iter().map(|gid| (prepared(gid), why.clone())));
     Ok(())
 }
 

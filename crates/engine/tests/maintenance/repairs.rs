@@ -5,7 +5,7 @@ use crate::support::wait_until;
 use pgsluice_engine::internals::ledger;
 use pgsluice_engine::internals::maintenance::{take_down, TakenDown};
 use pgsluice_engine::internals::Conn;
-use pgsluice_engine::repair::repair;
+use pgsluice_engine::repair::{repair, Report};
 use pgsluice_pgserver::Server;
 
 fn left_down(conn: &mut Conn, oid: u32) -> TakenDown {
@@ -218,8 +218,67 @@ fn prepared_lanes_follow_the_first() {
     }
 }
 
+/// Runs `repair` while lanes stay prepared on the table `t`, whose index `t_a` is missing. It does
+/// not wait for them, and reports both.
+fn repair_beside_lanes(url: &str) -> Report {
+    let url = url.to_owned();
+    let work = std::thread::spawn(move || repair(&url, 2, &[]).unwrap());
+    wait_until(|| "repair waits".into(), || work.is_finished());
+    let report = work.join().unwrap();
+    assert!(!report.prepared.is_empty() && report.lanes.is_empty(), "{report:?}");
+    assert_eq!((report.put_back.len(), report.failed.len()), (0, 1), "{report:?}");
+    let (objects, error) = &report.failed[0];
+    assert_eq!(objects, "index public.t_a");
+    assert!(error.message().contains("_0 holds a lock of public.t"), "{error}");
+    report
+}
+
+/// Prepared lanes of another role are not ended, but named with that role, by `repair` and by the
+/// next plan. What is missing of their table stays missing, without a wait. Lanes of a load that is
+/// at work are left to it. A repair by their role ends those that are left.
+#[test]
+fn prepared_lanes_of_another_role_are_named() {
+    let installation = each_major().pop().unwrap();
+    let server = start(&installation, &[("max_prepared_transactions", "4"), ("fsync", "off")]);
+    let url = database(&server);
+    let mut conn = Conn::open(&url).unwrap();
+    conn.exec("CREATE TABLE t (a int); CREATE INDEX t_a ON t (a)").unwrap();
+    conn.exec("CREATE ROLE etl LOGIN; GRANT INSERT ON t TO etl").unwrap();
+    let oid = oid(&mut conn, "t");
+    let their_url = format!("{url}&user=etl");
+    let mut lane = Conn::open(&their_url).unwrap();
+    lane.exec("BEGIN; INSERT INTO t VALUES (1)").unwrap();
+    let xid = one(&mut lane, "SELECT pg_current_xact_id()");
+    lane.exec(&format!("PREPARE TRANSACTION 'pgsluice_{xid}_0'")).unwrap();
+    lane.exec("BEGIN").unwrap();
+    assert!(ledger::lock(&mut lane, &xid).unwrap());
+    let report = repair(&url, 2, &[]).unwrap();
+    assert_eq!((report.running.len(), report.prepared.len()), (1, 0), "the loader is at work");
+    lane.exec("COMMIT").unwrap();
+    let report = repair(&url, 2, &[]).unwrap();
+    let (what, why) = &report.prepared[0];
+    assert_eq!((report.prepared.len(), report.lanes.len()), (1, 0), "{report:?}");
+    assert_eq!(what, &format!("prepared transaction pgsluice_{xid}_0"));
+    assert!(why.hint().is_some_and(|h| h.starts_with("run pgsluice repair as the role etl")));
+    conn.exec("BEGIN").unwrap();
+    let (notes, _) = ledger::left(&mut conn, oid, false).unwrap();
+    conn.exec("COMMIT").unwrap();
+    let told = format!("pgsluice_{xid}_0 of the role etl; pgsluice repair as that role ends them");
+    assert!(notes.len() == 1 && notes[0].ends_with(&told), "{notes:?}");
+    assert_eq!(repair(&their_url, 2, &[]).unwrap().lanes.len(), 1);
+    assert!(repair(&url, 2, &[]).unwrap().prepared.is_empty());
+    // Now on a table whose index is missing. Only then is it dropped, as that needs the lock.
+    left_down(&mut conn, oid);
+    lane.exec("BEGIN; INSERT INTO t VALUES (1); PREPARE TRANSACTION 'pgsluice_5_0'").unwrap();
+    repair_beside_lanes(&url);
+    lane.exec("ROLLBACK PREPARED 'pgsluice_5_0'").unwrap();
+    assert_eq!(repair(&url, 2, &[]).unwrap().put_back.len(), 1);
+    assert_eq!(still_down(&mut conn), 0);
+}
+
 /// The loader has died while the server commits the first lane and waits for a standby. `repair`
-/// leaves all lanes alone and reports them. When the first lane is committed, it commits the others.
+/// leaves all lanes alone and reports them, and does not wait for them to recreate an index. When
+/// the first lane is committed, it commits the others and recreates the index.
 #[test]
 fn lanes_whose_first_one_is_being_committed_are_left_alone() {
     let installation = each_major().pop().unwrap();
@@ -232,7 +291,9 @@ fn lanes_whose_first_one_is_being_committed_are_left_alone() {
     server.restart().unwrap();
     let url = database(&server);
     let mut conn = Conn::open(&url).unwrap();
-    conn.exec("CREATE TABLE t (a int)").unwrap();
+    conn.exec("CREATE TABLE t (a int); CREATE INDEX t_a ON t (a)").unwrap();
+    let oid = oid(&mut conn, "t");
+    left_down(&mut conn, oid);
     let mut lanes = [Conn::open(&url).unwrap(), Conn::open(&url).unwrap()];
     let mut xid = String::new();
     for (i, lane) in lanes.iter_mut().enumerate() {
@@ -248,14 +309,14 @@ fn lanes_whose_first_one_is_being_committed_are_left_alone() {
     let first = std::thread::spawn(move || first.exec(&commit).map(drop));
     let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
     wait_until(|| "the commit does not wait".into(), || one(&mut conn, waits) == "1");
-    let report = repair(&url, 2, &[]).unwrap();
-    assert_eq!((report.prepared.len(), report.lanes.len()), (2, 0), "{report:?}");
+    assert_eq!(repair_beside_lanes(&url).prepared.len(), 2);
     assert_eq!(one(&mut conn, "SELECT count(*) FROM pg_prepared_xacts"), "2");
     let end = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
     conn.exec(end).unwrap();
     first.join().unwrap().unwrap();
     let report = repair(&url, 2, &[]).unwrap();
     assert_eq!((report.prepared.len(), report.lanes.len()), (0, 1), "{report:?}");
+    assert_eq!((report.put_back.len(), still_down(&mut conn)), (1, 0), "{report:?}");
     assert_eq!(one(&mut conn, "SELECT count(*) FROM pg_prepared_xacts"), "0");
     assert_eq!(one(&mut conn, "SELECT count(*) FROM t"), "2");
 }

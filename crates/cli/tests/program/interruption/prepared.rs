@@ -116,6 +116,7 @@ fn commit_first(world: &mut World) -> JoinHandle<()> {
 
 /// If the loader cannot commit a prepared lane, it reports that at once. It does not recreate an
 /// index, because that would wait for the prepared lanes. `repair` commits them and recreates it.
+/// While the server is still committing the first one, it does not wait either.
 #[test]
 fn an_index_is_left_to_repair_if_lanes_stay_prepared() {
     let (mut world, child) = prepared();
@@ -127,9 +128,41 @@ fn an_index_is_left_to_repair_if_lanes_stay_prepared() {
     assert!(said.contains("0 lanes are committed; left: COMMIT PREPARED"), "{said}");
     assert!(said.contains("still missing: index public.t_k: prepared transactions"), "{said}");
     assert!(said.contains("hint: pgsluice repair ends the prepared transactions"), "{said}");
+    let mut told = String::new();
+    wait_until(
+        || "repair does not say what is missing".into(),
+        || {
+            let (code, said) = ended(world.start(&["repair"]));
+            told = said;
+            // The server may not have noticed yet that the loader is gone.
+            code == Some(1) && told.contains("error: still missing: ")
+        },
+    );
+    assert!(told.contains("_0 may still be there: "), "{told}");
+    let why = "index public.t_k: an earlier load has not ended: the prepared transaction pgsluice_";
+    assert!(told.contains(why), "{told}");
+    assert!(told.contains("hint: when that transaction has ended, run pgsluice repair"), "{told}");
     world.sql(&format!("SELECT pg_cancel_backend(pid) FROM {WAITS}"));
     first.join().unwrap();
     assert!(left(&mut world).ends_with(" 1 0"));
+    world.repair();
+    assert_eq!(left(&mut world), format!("{ROWS} 0 1"));
+}
+
+/// Another load has died meanwhile, and has left a prepared lane on the table. The rows are
+/// committed, and the index is left to `repair`, because the load would wait for that lane.
+#[test]
+fn an_index_is_left_to_repair_if_a_lane_of_another_load_stays_prepared() {
+    let (mut world, child) = prepared();
+    world.sql("BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'pgsluice_3_1'");
+    world.sql(&format!("SELECT pg_cancel_backend(pid) FROM {WAITS}"));
+    let (code, said) = ended(child);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("the rows are committed, but not everything was recreated"), "{said}");
+    let why = "still missing: index public.t_k: an earlier load has not ended: \
+        the prepared transaction pgsluice_3_1 holds a lock of public.t";
+    assert!(said.contains(why), "{said}");
+    world.sql("ROLLBACK PREPARED 'pgsluice_3_1'");
     world.repair();
     assert_eq!(left(&mut world), format!("{ROWS} 0 1"));
 }

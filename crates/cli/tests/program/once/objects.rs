@@ -124,12 +124,25 @@ fn the_same_command_puts_back_what_a_restart_left_down() {
 }
 
 /// If an object cannot be put back, the load fails and says so, until the cause is removed.
+/// `repair` names the objects, the reason and what to do.
 #[test]
 fn what_cannot_be_put_back_is_an_error() {
     let (mut world, path) = with_objects();
     killed_at(&mut world, &path, "CREATE INDEX");
     planned(&world, &path);
-    world.sql("ALTER TABLE t RENAME a TO other");
+    let repair = |world: &World| {
+        let Output { status, stderr, .. } = world.run(&["repair"]);
+        let said = String::from_utf8_lossy(&stderr).into_owned();
+        assert_eq!(status.code(), Some(1), "{said}");
+        said
+    };
+    world.sql("ALTER TABLE t RENAME TO u");
+    let said = repair(&world);
+    assert!(said.contains("error: still missing: "), "{said}");
+    assert!(said.contains("index public.t_a") && said.contains("trigger fires"), "{said}");
+    assert!(said.contains(": the table public.t is now called public.u"), "{said}");
+    assert!(said.contains("hint: give it its old name back and run repair again"), "{said}");
+    world.sql("ALTER TABLE u RENAME TO t; ALTER TABLE t RENAME a TO other");
     for _ in 0..2 {
         let (code, said) = run(&world, &path, &LANES);
         assert_eq!(code, Some(1), "{said}");
@@ -140,6 +153,10 @@ fn what_cannot_be_put_back_is_an_error() {
         assert!(said.contains("hint: ") && said.contains("pgsluice repair"), "{said}");
         assert!(!said.contains("nothing new"), "{said}");
     }
+    // The load that could have left the index in place is gone.
+    let said = repair(&world);
+    assert!(said.contains("error: still missing: index public.t_a: "), "{said}");
+    assert!(!said.contains("--indexes keep"), "{said}");
     world.sql("ALTER TABLE t RENAME other TO a");
     // A lane of a load that was killed between PREPARE TRANSACTION and COMMIT PREPARED.
     world.sql("BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'pgsluice_3_1'");
