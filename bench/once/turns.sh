@@ -1,7 +1,7 @@
 #!/bin/sh
 # Loads a file without and with --once in turns, each time into a new table like `model`, and reports
 # the median of the pairs: turns.sh PGSLUICE PSQL URL CSV LANES PAIRS TABLE ROWS
-# Every pair turns the order. The last table stays.
+# Each pair reverses the order of the one before it. The last table stays.
 set -eu
 pgsluice=$1 psql=$2 url=$3 csv=$4 lanes=$5 pairs=$6 table=$7 rows=$8
 

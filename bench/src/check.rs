@@ -135,8 +135,8 @@ fn all_hold(psql: &Psql, case: Case<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks the columns that a sequence fills: each row has a number of its own, and the sequence gives
-/// none of them again.
+/// Checks columns that are filled from a sequence: no number occurs twice, and the sequence is past
+/// the highest one.
 fn serials(psql: &Psql, case: Case<'_>) -> Result<()> {
     let table = &case.method.table;
     let sql = format!(

@@ -3,8 +3,8 @@
 /// The order of `n` methods in a round, as indexes: a row of a Williams square. In `n` rounds, or
 /// in `2 n` if `n` is odd, each method follows each other one equally often. A run leaves work for
 /// the disk that slows down the next run, so the next method must not be the same one each time.
-/// Every second round has the order of the one before backwards: of two methods, each is the first
-/// in half of the rounds, even if there are fewer than the square has rows.
+/// Every second round reverses the order of the one before it. So each of two methods comes first in
+/// half of the rounds, even if there are fewer rounds than the square has rows.
 ///
 /// Source: E. J. Williams, "Experimental designs balanced for the estimation of residual effects of
 /// treatments", Australian Journal of Scientific Research A 2 (1949).
@@ -12,7 +12,7 @@ pub fn of_round(n: usize, round: u32) -> Vec<usize> {
     let round = round as usize;
     // The sequence 0, 1, n - 1, 2, n - 2 …: the distance of each adjacent pair is different.
     let zigzag = (0..n).map(|i| if i % 2 == 1 { i.div_ceil(2) } else { n - i / 2 });
-    // If n is even, the rows of the second half are those of the first backwards.
+    // If n is even, the second half of the rows is the first half reversed.
     let row = if n % 2 == 0 { round / 2 % (n / 2).max(1) } else { round / 2 };
     let mut order: Vec<usize> = zigzag.map(|place| (place + row) % n).collect();
     if round % 2 == 1 {

@@ -81,8 +81,8 @@ impl Prepared {
         }
     }
 
-    /// The bytes by which memory for chunks is limited: those of the input, or half of what was
-    /// made of them, if that is more. Most rows take less than twice the bytes of their records.
+    /// How many bytes the chunk counts towards limits of memory: those of its input, or half of those
+    /// made from it, if that is more. Most rows take less than twice the bytes of their records.
     pub fn weight(&self) -> usize {
         let recast = self.recast.as_ref().map_or(0, |recast| recast.bytes.len());
         self.chunk.bytes.len().max((recast + self.bytes().len()) / 2)

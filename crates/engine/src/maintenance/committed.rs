@@ -8,7 +8,7 @@ use crate::facts::TableObjects;
 use crate::ledger::{self, LedgerEntry};
 use crate::plan::policy::Choice;
 use crate::session::conn::Conn;
-use crate::session::transaction::{search_path, BEGIN, NO_TIMEOUTS};
+use crate::session::transaction::{begin_long, search_path};
 use std::sync::Mutex;
 use std::time::Instant;
 
@@ -46,7 +46,7 @@ pub fn put_back_committed(
 ) -> Result<Vec<Outcome>, Error> {
     let mut conn = open()?;
     let work = Work { entry, lock_timeout, stopped };
-    begin(&mut conn, work)?;
+    begin_long(&mut conn, lock_timeout)?;
     let name = relation_name(&mut conn, entry.relation)?;
     if name.as_ref() != Some(&entry.relation_name) {
         return gone(conn, entry, name);
@@ -142,7 +142,7 @@ fn build_all(
             let result = in_transaction(conn, work, |conn| {
                 settings::for_builds(conn)?;
                 build(conn, missing[i])?;
-                is_of_table(conn, work.entry, missing[i])
+                check_table(conn, work.entry, missing[i])
             });
             let lost = result.as_ref().is_err_and(|error| error.kind() == Kind::Connection);
             let result = result.map(|()| start.elapsed().as_secs_f64());
@@ -176,9 +176,9 @@ fn build_all(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Whether the index that was just built belongs to the load's table. Its definition has a name, which
-/// another table may have got while the lock was waited for.
-fn is_of_table(conn: &mut Conn, entry: &LedgerEntry, choice: &Choice) -> Result<(), Error> {
+/// Checks that the index that was just built is on the load's table. Its definition names the table,
+/// and another one may have got that name while this session waited for the lock.
+fn check_table(conn: &mut Conn, entry: &LedgerEntry, choice: &Choice) -> Result<(), Error> {
     let found = conn.query(
         "SELECT 1 FROM pg_catalog.pg_index \
          WHERE indexrelid = pg_catalog.to_regclass($1)::oid AND indrelid = $2::oid",
@@ -325,17 +325,8 @@ fn was_dropped(conn: &mut Conn, relation: u32, choice: &Choice) -> Result<bool, 
     Ok(!dropped.is_empty())
 }
 
-/// Begins a transaction whose only time limit is that of `work` for locks.
-fn begin(conn: &mut Conn, work: Work<'_>) -> Result<(), Error> {
-    conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
-    if let Some(timeout) = work.lock_timeout {
-        let set = "SELECT pg_catalog.set_config('lock_timeout', $1, true)";
-        conn.query(set, &[Some(timeout)])?;
-    }
-    Ok(())
-}
-
-/// Calls `run` in a transaction as by [`begin`], with the `search_path` of the load.
+/// Calls `run` in a transaction with the `search_path` of the load. The only time limit is that of
+/// `work` for locks.
 fn in_transaction(
     conn: &mut Conn,
     work: Work<'_>,
@@ -344,7 +335,7 @@ fn in_transaction(
     if (work.stopped)() {
         return Err(Error::cancelled());
     }
-    begin(conn, work)?;
+    begin_long(conn, work.lock_timeout)?;
     let result = search_path(conn, &work.entry.search_path).and_then(|_| run(conn));
     match result {
         Ok(()) => conn.exec("COMMIT").map(drop),

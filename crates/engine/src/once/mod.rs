@@ -35,7 +35,7 @@ use crate::ledger::SETTINGS;
 use crate::options::{Header, InputOptions, Options};
 use crate::report::Summary;
 use crate::session::conn::Conn;
-use crate::session::transaction::{refuse_read_only, BEGIN, NO_TIMEOUTS};
+use crate::session::transaction::{begin_long, refuse_read_only};
 use crate::source::Source;
 use crate::text::Text;
 use crate::watch::{Stop, Watch};
@@ -87,12 +87,7 @@ pub(crate) fn begin_transaction(conn: &mut Conn, options: &Options) -> Result<()
 
 /// The same, but names are looked up as in the user's SQL until [`SETTINGS`] are set.
 fn begin_under_own_path(conn: &mut Conn, options: &Options) -> Result<(), Error> {
-    conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
-    if let Some(timeout) = &options.target.lock_timeout {
-        let set = "SELECT pg_catalog.set_config('lock_timeout', $1, true)";
-        conn.query(set, &[Some(timeout)])?;
-    }
-    Ok(())
+    begin_long(conn, options.target.lock_timeout.as_deref())
 }
 
 /// Finds out which sources must still be loaded, claims them and registers the load. Calls

@@ -54,6 +54,21 @@ pub fn begin(conn: &mut Conn, options: &Options) -> Result<(), Error> {
     }
 }
 
+/// Begins a transaction that may run for a long time. Its only time limit is `lock_timeout`, in the
+/// server's form, for each lock.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(crate) fn begin_long(conn: &mut Conn, lock_timeout: Option<&str>) -> Result<(), Error> {
+    conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
+    if let Some(timeout) = lock_timeout {
+        let set = "SELECT pg_catalog.set_config('lock_timeout', $1, true)";
+        conn.query(set, &[Some(timeout)])?;
+    }
+    Ok(())
+}
+
 /// Follows BEGIN if a transaction may run or wait for a long time: disables the timeouts of the
 /// role for it. The last one exists since PostgreSQL 17.
 pub const NO_TIMEOUTS: &str = "SELECT pg_catalog.set_config(name, '0', true) \

@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// The maximum size of the remembered input in bytes, even if few of its rows are for this node: a
-/// chunk stays in memory with the rows of all nodes. Long rows count by half of their own bytes.
+/// chunk stays in memory with the rows of all nodes. For
+/// long rows, half of their own bytes count instead.
 const INPUT: usize = 16 << 20;
 
 /// A COPY into the only partition of a node.
