@@ -17,12 +17,19 @@ impl BufferPool {
     /// An empty buffer, with memory if the pool has some: the last one returned, which may still
     /// be in a processor's cache.
     pub fn take(&self) -> Vec<u8> {
+        let mut piece = self.take_used();
+        piece.clear();
+        piece
+    }
+
+    /// The same, with the bytes that it had when it was returned. They may be overwritten; a buffer
+    /// that grows would first be filled with zeros.
+    pub fn take_used(&self) -> Vec<u8> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
     }
 
     /// Returns a buffer to the pool.
-    pub fn give(&self, mut piece: Vec<u8>) {
-        piece.clear();
+    pub fn give(&self, piece: Vec<u8>) {
         let mut pieces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if pieces.len() < PIECES && (1..=LARGEST).contains(&piece.capacity()) {
             pieces.push(piece);
@@ -39,6 +46,9 @@ mod tests {
         let pool = BufferPool::default();
         assert_eq!(pool.take().capacity(), 0);
         pool.give(vec![1; 1000]);
+        let again = pool.take_used();
+        assert_eq!(again, [1; 1000]);
+        pool.give(again);
         let again = pool.take();
         assert!(again.is_empty() && again.capacity() >= 1000);
         pool.give(Vec::with_capacity(LARGEST + 1));

@@ -177,7 +177,7 @@ fn read(
         if stop.is_set() {
             break;
         }
-        let chunk = progress.read(|| reader.next(pool.take()))?;
+        let chunk = progress.read(|| reader.next(pool.take_used()))?;
         progress.bytes.set(reader.raw_bytes());
         let Some(chunk) = chunk else { break };
         // The encoders end before the reader only if the load stops, or if they have failed.
