@@ -178,7 +178,9 @@ impl Found<'_> {
             std::mem::take(&mut self.wanted).into_iter().unzip();
         let fingerprint = self.fingerprint.json();
         let recording = Recording::new(load, target.clone(), files, fingerprint, options.clone());
-        recording.stop_earlier(conn)?;
+        if let Some(begun) = recording.begun() {
+            recording.stop_earlier(conn, &begun)?;
+        }
         self.settle(conn, target)?;
         let numbers = recording.put_sources(conn)?;
         let once = options.once.clone().unwrap_or_default();

@@ -37,17 +37,19 @@ pub(super) fn put_files(
     let (load, oid) = (load.to_string(), target.oid.to_string());
     let continues = files.iter().any(|file| file.begun.is_some());
     let earlier = if continues { take_names(conn, &rows, &oid)? } else { None };
-    // A stream that was loaded as a whole stays complete, even if this comparison fails.
-    conn.query(
-        &format!(
-            "UPDATE pgsluice_loads.sources s SET load = $2::bigint, name = f.name, \
-               state = CASE WHEN f.whole THEN state ELSE 'loading' END, \
-               completed = CASE WHEN f.whole THEN completed END, \
-               options = $3::jsonb, size = f.size, modified = f.modified, head = f.head, tail = f.tail \
-             FROM {FILES} WHERE s.number = f.number"
-        ),
-        &[Some(&rows), Some(&load), Some(fingerprint)],
-    )?;
+    if continues {
+        // A stream that was loaded as a whole stays complete, even if this comparison fails.
+        conn.query(
+            &format!(
+                "UPDATE pgsluice_loads.sources s SET load = $2::bigint, name = f.name, \
+                   state = CASE WHEN f.whole THEN state ELSE 'loading' END, \
+                   completed = CASE WHEN f.whole THEN completed END, options = $3::jsonb, \
+                   size = f.size, modified = f.modified, head = f.head, tail = f.tail \
+                 FROM {FILES} WHERE s.number = f.number"
+            ),
+            &[Some(&rows), Some(&load), Some(fingerprint)],
+        )?;
+    }
     conn.query(
         &format!(
             "INSERT INTO pgsluice_loads.sources \

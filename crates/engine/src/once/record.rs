@@ -29,7 +29,6 @@ use crate::reject::{Amount, Earlier, Kept, Reserved};
 use crate::report::{Committed, Counter};
 use crate::session::conn::Conn;
 use serde::Serialize;
-use serde_json::Value;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -122,7 +121,7 @@ pub(super) fn new_load(conn: &mut Conn, target: &Target) -> Result<i64, Error> {
 
 /// How many records of these files were read since they were last complete. A file that has grown also
 /// has records of earlier loads, whose rejects do not count any more.
-fn read_since_complete(conn: &mut Conn, begun: &Value) -> Result<Amount, Error> {
+fn read_since_complete(conn: &mut Conn, begun: &str) -> Result<Amount, Error> {
     let rows = conn.query(
         "SELECT sum(p.records), sum(p.lines) FROM pgsluice_loads.sources s \
            JOIN pgsluice_loads.pieces p ON p.source = s.number \
@@ -133,7 +132,7 @@ fn read_since_complete(conn: &mut Conn, begun: &Value) -> Result<Amount, Error> 
              JOIN pgsluice_loads.commits k ON k.number = e.commit \
              JOIN pgsluice_loads.loads l ON l.number = k.load \
              WHERE e.source = s.number AND l.state = 'complete'), 0)",
-        &[Some(&begun.to_string())],
+        &[Some(begun)],
     )?;
     Ok(Amount { records: number(&rows[0][0]), lines: number(&rows[0][1]) })
 }
@@ -190,10 +189,12 @@ impl Recording {
         super::begin_transaction(&mut conn, &options)?;
         let load = new_load(&mut conn, &target)?;
         let mut recording = Recording::new(load, target, files, fingerprint, options);
-        let begun = recording.stop_earlier(&mut conn)?;
-        let rejected = recording.take_rejects(&mut conn, &begun)?;
-        let read = read_since_complete(&mut conn, &begun)?;
-        recording.earlier = Earlier { rejected, read };
+        let begun = recording.begun();
+        if let Some(begun) = &begun {
+            recording.stop_earlier(&mut conn, begun)?;
+            recording.earlier.read = read_since_complete(&mut conn, begun)?;
+        }
+        recording.earlier.rejected = recording.take_rejects(&mut conn, begun.as_deref())?;
         recording.sources = recording.put_sources(&mut conn)?;
         for (file, source) in recording.files.iter().zip(&recording.sources) {
             let begun = file.begun.map(|_| pieces(&mut conn, *source)).transpose()?;
@@ -250,11 +251,17 @@ impl Recording {
         self
     }
 
-    /// Stops earlier loads of these files, after other loads that do so. Waits for those of their transactions that are about to
-    /// commit; the others cannot commit any more. Drops all parts of these files. Returns the
-    /// numbers of the files that the earlier loads have begun.
-    pub(super) fn stop_earlier(&self, conn: &mut Conn) -> Result<Value, Error> {
-        let begun = Value::from_iter(self.files.iter().filter_map(|file| file.begun));
+    /// The numbers of the files that earlier loads have begun, as a parameter, if there are any.
+    pub(super) fn begun(&self) -> Option<String> {
+        let mut begun = self.files.iter().filter_map(|file| file.begun).peekable();
+        begun.peek()?;
+        Some(parts::list(begun))
+    }
+
+    /// Stops earlier loads of files that they have begun, after other loads that do so. Waits for
+    /// those of their transactions that are about to commit; the others cannot commit any more.
+    /// Drops all parts of these files.
+    pub(super) fn stop_earlier(&self, conn: &mut Conn, begun: &str) -> Result<(), Error> {
         // Two loads may have found the same file by different names. The second one must see what
         // the first one has registered.
         conn.query(
@@ -262,24 +269,23 @@ impl Recording {
                pg_catalog.hashtextextended('pgsluice_loads begun ' || key, 0)) \
              FROM (SELECT DISTINCT n::bigint % 255 AS key \
                FROM pg_catalog.jsonb_array_elements_text($1::jsonb) n ORDER BY key OFFSET 0) AS keys",
-            &[Some(&begun.to_string())],
+            &[Some(begun)],
         )?;
         conn.query(
             "UPDATE pgsluice_loads.loads SET state = 'stopped', ended = pg_catalog.clock_timestamp(), \
                error = 'continued by load ' || $2::text \
              WHERE state = 'running' AND number IN (SELECT s.load FROM pgsluice_loads.sources s \
                WHERE s.number IN (SELECT n::bigint FROM pg_catalog.jsonb_array_elements_text($1::jsonb) n))",
-            &[Some(&begun.to_string()), Some(&self.load.to_string())],
+            &[Some(begun), Some(&self.load.to_string())],
         )?;
-        parts::drop_of(conn, &begun.to_string())?;
-        Ok(begun)
+        parts::drop_of(conn, begun)
     }
 
     /// Takes over the reject files. Returns how many records earlier loads have rejected.
-    fn take_rejects(&mut self, conn: &mut Conn, begun: &Value) -> Result<Amount, Error> {
+    fn take_rejects(&mut self, conn: &mut Conn, begun: Option<&str>) -> Result<Amount, Error> {
         let names = self.options.input.sources.iter().map(|source| source.name()).collect();
         let wanted = self.options.rejects.as_ref();
-        let Taken { reserved, rejected } =
+        let Taken { reserved, rejected, .. } =
             rejects::take_over(conn, self.load, &self.target, begun, names, wanted)?;
         self.rejects = Mutex::new(reserved);
         Ok(rejected)
@@ -476,9 +482,9 @@ impl Recording {
                  WHERE load = $1::bigint AND state = 'loading'",
                 &[Some(&load)],
             )?;
-            let begun =
-                self.files.iter().zip(&self.sources).filter(|(file, _)| file.begun.is_some());
-            complete_names(conn, &parts::list(begun.map(|(_, number)| *number)))?;
+            if let Some(begun) = self.begun() {
+                complete_names(conn, &begun)?;
+            }
             add_names(conn, &self.target, &self.aliases, &self.fingerprint, self.load)?;
             rejects::release(conn, &load)?;
             let (_, ended) = conn.query_counted(

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::options::RejectOptions;
 use crate::reject::{numbered, Amount, Kept, Reserved};
 use crate::session::conn::Conn;
-use serde_json::{json, Value};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,6 +23,8 @@ pub(super) struct Taken {
     pub reserved: Option<Reserved>,
     /// rejects of the loads that it continues
     pub rejected: Amount,
+    /// how much of each file belongs to committed transactions
+    kept: Vec<Kept>,
 }
 
 /// The loads of the sources that a load continues.
@@ -40,23 +42,44 @@ pub(super) fn take_over(
     conn: &mut Conn,
     load: i64,
     target: &Target,
-    begun: &Value,
+    begun: Option<&str>,
     names: Vec<String>,
     wanted: Option<&RejectOptions>,
 ) -> Result<Taken, Error> {
-    let begun = begun.to_string();
     let own = wanted.map(|wanted| absolute(&wanted.file)).transpose()?;
-    check_whole(conn, target, &begun)?;
+    let mut taken = match begun {
+        Some(begun) => continued(conn, target, begun, names, own.as_deref())?,
+        None => Taken::default(),
+    };
+    if let (Some(wanted), Some(own), None) = (wanted, own, &taken.reserved) {
+        free(conn, target, &own)?;
+        let reserved = Reserved::fresh(&own, wanted.existing)?;
+        taken.kept.extend_from_slice(reserved.pairs());
+        taken.reserved = Some(reserved);
+    }
+    record_kept(conn, load, &taken.kept)?;
+    Ok(taken)
+}
+
+/// Takes the reject files of the loads that have begun these files from them. `own` is the file
+/// that the load writes to.
+fn continued(
+    conn: &mut Conn,
+    target: &Target,
+    begun: &str,
+    names: Vec<String>,
+    own: Option<&Path>,
+) -> Result<Taken, Error> {
+    check_whole(conn, target, begun)?;
     let mut sources = names;
     let found = conn.query(
         &format!("SELECT name FROM pgsluice_loads.sources WHERE load IN {OF_BEGUN}"),
-        &[Some(&begun)],
+        &[Some(begun)],
     )?;
     sources.extend(found.into_iter().filter_map(|row| row.into_iter().next().flatten()));
     let mut taken = Taken::default();
-    let mut kept = Vec::new();
-    for group in groups(rows(conn, &begun)?) {
-        let is_own = own.as_deref().is_some_and(|own| Path::new(&group[0].file) == own);
+    for group in groups(rows(conn, begun)?) {
+        let is_own = own.is_some_and(|own| Path::new(&group[0].file) == own);
         let amount = group.iter().fold(Amount::default(), |sum, pair| {
             sum + Amount { records: pair.records, lines: pair.lines }
         });
@@ -72,22 +95,15 @@ pub(super) fn take_over(
             Err(error) => return Err(error),
         };
         taken.rejected += amount;
-        kept.extend_from_slice(reserved.pairs());
+        taken.kept.extend_from_slice(reserved.pairs());
         if is_own {
             taken.reserved = Some(reserved);
         }
     }
     conn.query(
         &format!("DELETE FROM pgsluice_loads.reject_files WHERE load IN {OF_BEGUN}"),
-        &[Some(&begun)],
+        &[Some(begun)],
     )?;
-    if let (Some(wanted), Some(own), None) = (wanted, own, &taken.reserved) {
-        free(conn, target, &own)?;
-        let reserved = Reserved::fresh(&own, wanted.existing)?;
-        kept.extend_from_slice(reserved.pairs());
-        taken.reserved = Some(reserved);
-    }
-    record_kept(conn, load, &kept)?;
     Ok(taken)
 }
 

@@ -72,8 +72,9 @@ pub(crate) fn begin_long(conn: &mut Conn, lock_timeout: Option<&str>) -> Result<
 /// Follows BEGIN if a transaction may run or wait for a long time: disables the timeouts of the
 /// role for it. The last one exists since PostgreSQL 17.
 pub const NO_TIMEOUTS: &str = "SELECT pg_catalog.set_config(name, '0', true) \
-    FROM pg_catalog.pg_settings WHERE name IN ('statement_timeout', 'lock_timeout', \
-      'idle_in_transaction_session_timeout', 'transaction_timeout')";
+    FROM (VALUES ('statement_timeout'), ('lock_timeout'), \
+      ('idle_in_transaction_session_timeout'), ('transaction_timeout')) AS timeouts(name) \
+    WHERE pg_catalog.current_setting(name, true) IS NOT NULL";
 
 fn set(conn: &mut Conn, name: &str, value: &str) -> Result<(), Error> {
     conn.query("SELECT pg_catalog.set_config($1, $2, true)", &[Some(name), Some(value)])?;
