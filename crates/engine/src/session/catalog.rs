@@ -22,11 +22,28 @@ pub(crate) fn objects<T: DeserializeOwned>(
         .collect()
 }
 
-/// An expression for whether transactions are read-only by default on the whole server, and not
-/// only for this role, this database or this session.
-pub(super) const READ_ONLY: &str = "EXISTS (SELECT FROM pg_catalog.pg_settings \
-    WHERE name = 'default_transaction_read_only' AND setting = 'on' \
-      AND source NOT IN ('user', 'database', 'database user', 'client', 'session'))";
+/// The expression for whether transactions are read-only by default: `on` or `off`.
+const READ_ONLY: &str = "pg_catalog.current_setting('default_transaction_read_only')";
+
+/// Whether transactions are read-only by default on the whole server, and not only for this role,
+/// this database or this session.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(super) fn is_read_only(conn: &mut Conn) -> Result<bool, Error> {
+    let by_default = conn.exec(&format!("SELECT {READ_ONLY}"))?;
+    Ok(by_default[0][0].as_deref() == Some("on") && is_read_only_for_all(conn)?)
+}
+
+/// The server reads all settings to find the source of one. Most loads need not ask for it.
+fn is_read_only_for_all(conn: &mut Conn) -> Result<bool, Error> {
+    let rows = conn.exec(
+        "SELECT FROM pg_catalog.pg_settings WHERE name = 'default_transaction_read_only' \
+           AND source NOT IN ('user', 'database', 'database user', 'client', 'session')",
+    )?;
+    Ok(!rows.is_empty())
+}
 
 /// Reads the facts about the server.
 ///
@@ -82,7 +99,7 @@ pub fn server(conn: &mut Conn) -> Result<ServerFacts, Error> {
         extension: row[12].clone(),
         extension_fault: None,
         can_create_schema: text(13) == "t",
-        read_only: text(18) == "t",
+        read_only: text(18) == "on" && is_read_only_for_all(conn)?,
     })
 }
 

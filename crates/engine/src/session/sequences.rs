@@ -226,11 +226,26 @@ pub(crate) fn names(conn: &mut Conn, oid: u32, columns: &[String]) -> Result<Vec
     Ok(find(conn, oid, columns)?.into_iter().map(|sequence| sequence.name).collect())
 }
 
+/// Whether a column of the table, or of a table that it is a partition of, owns a sequence or has a
+/// default. Most tables have neither, and the server plans this query in a tenth of the time that it
+/// takes for the other one.
+const MAY_HAVE: &str = "WITH tables AS ( \
+      SELECT $1::oid AS oid UNION SELECT relid::oid FROM pg_partition_ancestors($1::oid::regclass)) \
+    SELECT EXISTS (SELECT FROM tables JOIN pg_attrdef f ON f.adrelid = tables.oid) \
+      OR EXISTS (SELECT FROM tables JOIN pg_depend d ON d.refobjid = tables.oid \
+        JOIN pg_class s ON s.oid = d.objid AND s.relkind = 'S' \
+        WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass)";
+
 fn find(conn: &mut Conn, oid: u32, columns: &[String]) -> Result<Vec<KeySequence>, Error> {
     let list: Vec<String> = columns.iter().map(|c| quote_literal(c)).collect();
     let sql = include_str!("sequences.sql")
         .replace("$2::text[]", &format!("ARRAY[{}]::text[]", list.join(", ")));
-    in_pg_catalog(conn, |conn| catalog::objects(conn, &sql, oid))
+    in_pg_catalog(conn, |conn| {
+        match conn.query(MAY_HAVE, &[Some(&oid.to_string())])?[0][0].as_deref() {
+            Some("f") => Ok(Vec::new()),
+            _ => catalog::objects(conn, &sql, oid),
+        }
+    })
 }
 
 /// Moves one sequence, if it is behind the farthest key in its direction. If two lanes did this at

@@ -152,10 +152,9 @@ pub fn leave(conn: &mut Conn) -> Result<(), Error> {
 ///
 /// They are, or the connection is lost.
 pub fn refuse_read_only(conn: &mut Conn) -> Result<(), Error> {
-    let rows = conn.exec(&format!("SELECT {}", catalog::READ_ONLY))?;
-    match rows[0][0].as_deref() {
-        Some("t") => Err(read_only()),
-        _ => Ok(()),
+    match catalog::is_read_only(conn)? {
+        true => Err(read_only()),
+        false => Ok(()),
     }
 }
 
