@@ -17,6 +17,7 @@ pub use crate::facts::LedgerState as State;
 use crate::plan::policy::Choice;
 use crate::session::conn::Conn;
 use crate::session::transaction::BEGIN;
+use std::collections::HashSet;
 
 /// Created in one transaction when the ledger is first needed.
 pub(crate) const CREATE: &str = "
@@ -128,9 +129,10 @@ pub(crate) fn prepared(conn: &mut Conn) -> Result<Vec<LaneInDoubt>, Error> {
     Ok(rows.iter().map(lane).collect())
 }
 
-/// What earlier loads of this role have left: in words, the missing or disabled objects of a table
-/// and prepared transactions (also the lanes of other roles); and these objects. Excludes what
-/// belongs to a load that still runs. `once`: the planned load recreates the objects.
+/// What earlier loads of this role have left: in words, the missing or disabled objects of a table,
+/// of its partitions and of the tables that it is a partition of, and prepared transactions (also
+/// those of other roles); and the objects of the table. Excludes what belongs to a load that
+/// still runs. `once`: the planned load recreates the objects of the table.
 ///
 /// # Errors
 ///
@@ -146,12 +148,12 @@ pub fn left(
         _ => (Vec::new(), Vec::new()),
     };
     commits.retain(|commit| commit.target == relation);
-    entries.retain(|entry| entry.relation == relation);
+    retain_related(conn, relation, &mut entries)?;
     if in_doubt.is_empty() && commits.is_empty() && entries.is_empty() {
         return Ok((Vec::new(), Vec::new()));
     }
     conn.exec("SAVEPOINT pgsluice_left")?;
-    let (mut down, mut on_nodes) = (Vec::new(), Vec::new());
+    let (mut down, mut near, mut on_nodes) = (Vec::new(), Vec::new(), Vec::new());
     let (mut lanes, mut of_others) = (Vec::new(), Vec::new());
     for lane in in_doubt {
         if lock(conn, &lane.load)? {
@@ -162,16 +164,20 @@ pub fn left(
         }
     }
     for commit in commits {
-        let free = "SELECT 1 FROM pgsluice_loads.node_commits WHERE load = $1::uuid \
-            FOR UPDATE SKIP LOCKED";
-        let found = under_policies(conn, |conn| conn.query(free, &[Some(&commit.load)]))?;
-        if !found.is_empty() && lock(conn, &commit.load)? {
-            on_nodes.push(format!("{} on {}", commit.load, commit.nodes.join(", ")));
+        if node_commits::take(conn, &commit.load)? {
+            match &commit.role {
+                Some(role) => of_others.push(format!("{} of the role {role}", commit.told())),
+                None => on_nodes.push(commit.told()),
+            }
         }
     }
     for entry in entries {
-        if lock(conn, &entry.load)? {
-            down.extend(entry.choices);
+        if !lock(conn, &entry.load)? {
+            continue;
+        }
+        match entry.relation == relation {
+            true => down.extend(entry.choices),
+            false => near.push(format!("{} of {}", entry.objects(), entry.relation_name)),
         }
     }
     // Releases the locks, which `repair` needs.
@@ -187,10 +193,39 @@ pub fn left(
     let on_nodes = note("left nodes with prepared transactions", on_nodes, ends);
     let recreates =
         if once { "this load recreates it first" } else { "pgsluice repair recreates it" };
-    let objects =
-        note("dropped or disabled", down.iter().map(|c| c.object.clone()).collect(), recreates);
-    let notes = [prepared, of_others, on_nodes, objects];
+    let what = "dropped or disabled";
+    let objects = note(what, down.iter().map(|c| c.object.clone()).collect(), recreates);
+    let near = note(what, near, "pgsluice repair recreates it");
+    let notes = [prepared, of_others, on_nodes, objects, near];
     Ok((notes.into_iter().flatten().collect(), down))
+}
+
+/// Keeps the entries of a table, of its partitions and of the tables that it is a partition of: a
+/// trigger that is disabled for one of them may be missing in a load of another. Takes no locks.
+fn retain_related(
+    conn: &mut Conn,
+    relation: u32,
+    entries: &mut Vec<LedgerEntry>,
+) -> Result<(), Error> {
+    let others: Vec<String> = entries
+        .iter()
+        .filter(|entry| entry.relation != relation)
+        .map(|entry| entry.relation.to_string())
+        .collect();
+    if others.is_empty() {
+        return Ok(());
+    }
+    let rows = conn.query(
+        "SELECT r FROM pg_catalog.unnest($2::oid[]) AS r \
+         WHERE $1::oid IN (SELECT relid::oid FROM pg_catalog.pg_partition_ancestors(r::regclass)) \
+           OR r IN (SELECT relid::oid FROM pg_catalog.pg_partition_ancestors($1::oid::regclass))",
+        &[Some(&relation.to_string()), Some(&format!("{{{}}}", others.join(",")))],
+    )?;
+    let related: HashSet<&str> = rows.iter().filter_map(|row| row[0].as_deref()).collect();
+    entries.retain(|entry| {
+        entry.relation == relation || related.contains(entry.relation.to_string().as_str())
+    });
+    Ok(())
 }
 
 /// Creates the ledger if it is missing. Call this outside a transaction. It uses a separate short
@@ -289,6 +324,22 @@ pub struct OthersObject {
     pub relation_name: String,
     /// the object, its table and the role, in words
     pub words: String,
+    /// whether the role exists; it may have been renamed or dropped
+    pub role_exists: bool,
+}
+
+impl OthersObject {
+    /// How it can be recreated.
+    pub(crate) fn hint(&self) -> &'static str {
+        match self.role_exists {
+            true => "run pgsluice repair as that role",
+            false => {
+                "that role was renamed or dropped; a superuser can set taken_down_by in \
+                 pgsluice_loads.taken_down to the role that is to run pgsluice repair, which then \
+                 runs the statements in these rows"
+            }
+        }
+    }
 }
 
 /// Sets, until the transaction ends, what queries of the ledger need. If `row_security` is off for
@@ -370,7 +421,8 @@ pub fn still_down(conn: &mut Conn) -> Result<(Vec<LedgerEntry>, Vec<OthersObject
     let select = format!(
         "SELECT load, relation, relation_name, search_path, choice, \
          taken_down_by = current_user, \
-         object || ' of ' || relation_name || ' (taken down by ' || taken_down_by || ')' \
+         object || ' of ' || relation_name || ' (taken down by ' || taken_down_by || ')', \
+         EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = taken_down_by) \
          FROM pgsluice_loads.taken_down WHERE put_back_at IS NULL AND {COUNTS} ORDER BY id"
     );
     let rows = under_policies(conn, |conn| conn.exec(&select))?;
@@ -379,7 +431,8 @@ pub fn still_down(conn: &mut Conn) -> Result<(Vec<LedgerEntry>, Vec<OthersObject
         let text = |i: usize| row[i].clone().unwrap_or_default();
         let (load, relation, relation_name) = (text(0), text(1).parse().unwrap_or(0), text(2));
         if text(5) != "t" {
-            others.push(OthersObject { load, relation, relation_name, words: text(6) });
+            let (words, role_exists) = (text(6), text(7) == "t");
+            others.push(OthersObject { load, relation, relation_name, words, role_exists });
             continue;
         }
         let choice = serde_json::from_str(&text(4))

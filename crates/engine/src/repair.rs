@@ -30,8 +30,8 @@ pub struct Report {
     /// tables for which a load is running
     pub running: Vec<String>,
     /// objects that ended loads of other roles have left dropped or disabled, in words with the
-    /// role's name
-    pub others: Vec<String>,
+    /// role's name, each with the reason why they still are
+    pub others: Vec<(String, Error)>,
     /// transactions that were prepared and are now committed or rolled back, and the sequences that
     /// are behind the keys of committed ones, in words
     pub lanes: Vec<String>,
@@ -113,7 +113,11 @@ fn report_others(guard: &mut Conn, report: &mut Report) -> Result<(), Error> {
     // A load may have ended before its lock was taken.
     let (_, others) = ledger::still_down(guard)?;
     let left = others.into_iter().filter(|other| free.contains(&other.load));
-    report.others.extend(left.map(|other| other.words));
+    report.others.extend(left.map(|other| {
+        let error = Error::new("only the role that dropped or disabled it can recreate it");
+        let error = error.with_hint(other.hint());
+        (other.words, error)
+    }));
     Ok(())
 }
 

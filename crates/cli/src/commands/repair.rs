@@ -64,13 +64,8 @@ fn tell(report: &Report) -> Result<(), Failure> {
     for (transaction, error) in &report.prepared {
         say_error(&format!("{transaction} may still be there"), error);
     }
-    for (objects, error) in &report.failed {
+    for (objects, error) in report.failed.iter().chain(&report.others) {
         say_error(&format!("still missing: {objects}"), error);
-    }
-    for other in &report.others {
-        say(format_args!(
-            "error: {other} is still missing: only a repair by that role recreates it"
-        ));
     }
     let nothing = report.put_back.is_empty()
         && report.lanes.is_empty()

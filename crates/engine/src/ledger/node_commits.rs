@@ -60,6 +60,15 @@ pub struct NodeCommit {
     pub target: u32,
     /// `pg_foreign_server.srvname` of each node, in the order of their prepared transactions
     pub nodes: Vec<String>,
+    /// the role that has recorded it, if that is another one
+    pub role: Option<String>,
+}
+
+impl NodeCommit {
+    /// The load and its nodes, in words.
+    pub(crate) fn told(&self) -> String {
+        format!("{} on {}", self.load, self.nodes.join(", "))
+    }
 }
 
 /// The state of a commit, for a session that wants to end it.
@@ -147,8 +156,22 @@ pub fn end(conn: &mut Conn, load: &str) -> Result<(), Error> {
     in_transaction(conn, |conn| conn.query(update, &[Some(load)])).map(drop)
 }
 
-/// Returns the commits of this role that have not ended, the oldest first. Returns none if the
-/// schema cannot be trusted. Call this in a transaction.
+/// Takes a commit that has not ended until the transaction ends, and decides nothing. Returns false
+/// if its load is at work, or if it has ended.
+///
+/// # Errors
+///
+/// The connection is lost.
+pub(crate) fn take(conn: &mut Conn, load: &str) -> Result<bool, Error> {
+    let free = "SELECT 1 FROM pgsluice_loads.node_commits WHERE load = $1::uuid \
+        AND ended IS NULL FOR UPDATE SKIP LOCKED";
+    let found = under_policies(conn, |conn| conn.query(free, &[Some(load)]))?;
+    Ok(!found.is_empty() && super::lock(conn, load)?)
+}
+
+/// Returns the commits that have not ended, the oldest first; also those of other roles that may
+/// load into the table, as far as this role may see them. Returns none if the schema cannot be
+/// trusted. Call this in a transaction.
 ///
 /// # Errors
 ///
@@ -168,15 +191,19 @@ pub(super) fn recorded(conn: &mut Conn) -> Result<Vec<NodeCommit>, Error> {
     if conn.exec(there)?.is_empty() {
         return Ok(Vec::new());
     }
-    let select = "SELECT load, target::oid, pg_catalog.to_jsonb(nodes) \
-        FROM pgsluice_loads.node_commits WHERE ended IS NULL AND role = current_user \
+    let select =
+        "SELECT load, target::oid, pg_catalog.to_jsonb(nodes), NULLIF(role, current_user) \
+        FROM pgsluice_loads.node_commits WHERE ended IS NULL AND (role = current_user \
+          OR NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = role AND \
+            pg_catalog.has_any_column_privilege(r.oid, target::oid, 'INSERT') IS NOT TRUE)) \
         ORDER BY started";
     let rows: Rows = under_policies(conn, |conn| conn.exec(select))?;
     let commit = |row: &Vec<Option<String>>| {
         let text = |i: usize| row[i].clone().unwrap_or_default();
         let nodes = serde_json::from_str(&text(2));
         let nodes = nodes.map_err(|e| Error::new(text!("pgsluice_loads.node_commits: {}", e)))?;
-        Ok(NodeCommit { load: text(0), target: text(1).parse().unwrap_or(0), nodes })
+        let (target, role) = (text(1).parse().unwrap_or(0), row[3].clone());
+        Ok(NodeCommit { load: text(0), target, nodes, role })
     };
     rows.iter().map(commit).collect()
 }

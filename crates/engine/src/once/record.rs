@@ -202,9 +202,9 @@ impl Recording {
         }
         // Only this transaction has the settings of the ledger.
         conn.exec("COMMIT")?;
-        let stream = recording.files.iter().any(|file| file.seen.stream);
-        let new = recording.known.iter().all(Vec::is_empty);
-        recording.compared.store(!stream || new, Ordering::Release);
+        let compared = recording.files.iter().all(|file| !file.seen.stream)
+            || recording.known.iter().all(Vec::is_empty);
+        recording.compared.store(compared, Ordering::Release);
         recording.registrar = Mutex::new(Some(conn));
         Ok(recording)
     }
@@ -254,13 +254,11 @@ impl Recording {
     /// The numbers of the files that earlier loads have begun, as a parameter, if there are any.
     pub(super) fn begun(&self) -> Option<String> {
         let mut begun = self.files.iter().filter_map(|file| file.begun).peekable();
-        begun.peek()?;
-        Some(parts::list(begun))
+        begun.peek().is_some().then(|| parts::list(begun))
     }
 
-    /// Stops earlier loads of files that they have begun, after other loads that do so. Waits for
-    /// those of their transactions that are about to commit; the others cannot commit any more.
-    /// Drops all parts of these files.
+    /// Stops earlier loads of these files, after other loads that do so. Waits for their transactions
+    /// that are about to commit; the others cannot commit any more. Drops all parts of the files.
     pub(super) fn stop_earlier(&self, conn: &mut Conn, begun: &str) -> Result<(), Error> {
         // Two loads may have found the same file by different names. The second one must see what
         // the first one has registered.

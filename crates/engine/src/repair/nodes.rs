@@ -12,8 +12,8 @@ use crate::session::transaction::{BEGIN, NO_TIMEOUTS};
 use crate::text::text;
 
 /// Ends the prepared transactions of nodes, as the coordinator has decided. A load without a
-/// decision is rolled back everywhere; a load that is at work is left alone. `only` restricts this
-/// to one table.
+/// decision is rolled back everywhere; a load that is at work is left alone. Loads of other roles
+/// are reported. `only` restricts this to one table, and to loads of this role.
 pub(super) fn end_on_nodes(
     conn: &mut Conn,
     given: &[(String, String)],
@@ -24,6 +24,12 @@ pub(super) fn end_on_nodes(
     let open = node_commits::open(conn)?;
     conn.exec("COMMIT")?;
     for commit in open.into_iter().filter(|c| only.unwrap_or(c.target) == c.target) {
+        if let Some(role) = &commit.role {
+            if only.is_none() {
+                report_commit(conn, &commit, role, report)?;
+            }
+            continue;
+        }
         let how = match node_commits::settle(conn, &commit.load)? {
             Some(Decision::Committed) => End::Commit,
             Some(Decision::Aborted) => End::Rollback,
@@ -41,6 +47,27 @@ pub(super) fn end_on_nodes(
         if ended {
             node_commits::end(conn, &commit.load)?;
         }
+    }
+    Ok(())
+}
+
+/// Reports a commit of another role.
+fn report_commit(
+    conn: &mut Conn,
+    commit: &NodeCommit,
+    role: &str,
+    report: &mut Report,
+) -> Result<(), Error> {
+    conn.exec(&format!("{BEGIN}; {NO_TIMEOUTS}"))?;
+    let free = node_commits::take(conn, &commit.load)?;
+    conn.exec("COMMIT")?;
+    if free {
+        let what = format!("prepared transactions of load {}", commit.told());
+        let why = Error::new(format!("they belong to the role {role}"))
+            .with_hint(format!("run pgsluice repair as the role {role}: it ends them"));
+        report.prepared.push((what, why));
+    } else {
+        report.running.push(format!("load {} on nodes", commit.load));
     }
     Ok(())
 }

@@ -56,9 +56,10 @@ pub(crate) fn put_back_on(
         for other in of_others(guard, target.oid)? {
             is_free(guard, &other.load, watch, waiting)?;
         }
-        if let Some(OthersObject { words, .. }) = of_others(guard, target.oid)?.first() {
+        if let Some(other) = of_others(guard, target.oid)?.first() {
+            let words = &other.words;
             return Err(Error::new(format!("an earlier load dropped or disabled: {words}"))
-                .with_hint("run pgsluice repair as that role"));
+                .with_hint(other.hint()));
         }
     }
     Ok(done)

@@ -208,6 +208,41 @@ fn rows_of_roles_that_may_not_load_stop_no_load() {
     assert!(said.contains("index i of t (taken down by clerk)"), "{said}");
 }
 
+/// What a load of another role has left on nodes is named with that role by `repair` and by the next
+/// plan, and not ended. That role must be one that may load into the table.
+#[test]
+fn commits_on_nodes_of_another_role_are_reported() {
+    let mut world = world();
+    let path = world.file("a.csv", &lines(0, 10));
+    assert!(world.run(&["loads", "init"]).status.success());
+    world.sql("CREATE ROLE clerk; SET ROLE clerk");
+    world.sql(
+        "INSERT INTO pgsluice_loads.node_commits (load, target, nodes) \
+         VALUES (gen_random_uuid(), 't'::regclass, '{n1,n2}')",
+    );
+    world.sql("RESET ROLE");
+    assert!(world.repair().contains("nothing is missing"));
+    world.sql("GRANT INSERT (b) ON t TO clerk");
+    let repair = |world: &World| {
+        let output = world.run(&["repair"]);
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.code(), said)
+    };
+    let (code, said) = repair(&world);
+    let told = "on n1, n2 may still be there: they belong to the role clerk";
+    assert!(code == Some(1) && said.contains(told), "{said}");
+    assert!(said.contains("hint: run pgsluice repair as the role clerk"), "{said}");
+    let plan = world.run(&["plan", &path, "--table", "t"]);
+    let plan = String::from_utf8(plan.stdout).unwrap();
+    assert!(plan.contains("on n1, n2 of the role clerk; pgsluice repair as that role"), "{plan}");
+    world.sql("BEGIN; SELECT FROM pgsluice_loads.node_commits FOR UPDATE");
+    let (code, said) = repair(&world);
+    assert!(code == Some(0) && said.contains("on nodes: a load is running; left alone"), "{said}");
+    world.sql("COMMIT");
+    let state = "SELECT state FROM pgsluice_loads.node_commits WHERE ended IS NULL";
+    assert_eq!(world.sql(state), "preparing");
+}
+
 /// The next load upgrades a ledger of an earlier version and keeps what it records. A ledger of a
 /// later version is refused.
 #[test]
