@@ -17,9 +17,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The maximum size of the remembered input in bytes, even if few of its rows are for this node: a
-/// chunk stays in memory with the rows of all nodes. For
-/// long rows, half of their own bytes count instead.
+/// The maximum sum of the weights ([`Prepared::weight`](crate::encode::Prepared::weight)) of the
+/// remembered chunks, even if few of their rows are for this node: a chunk stays in memory with the
+/// rows of all nodes.
 const INPUT: usize = 16 << 20;
 
 /// A COPY into the only partition of a node.
