@@ -11,7 +11,7 @@ sys.dont_write_bytecode = True
 NEED = Path(__file__).with_name("need")
 # What there is on every machine, and then programs that say what they are asked for.
 THERE = ("sh", "sed")
-PROGRAMS = {"cargo": "echo cargo 1.80.1", "rustc": ":", "cc": ":", "make": ":", "python3": ":"}
+PROGRAMS = {"cargo": "echo cargo 1.89.0", "rustc": ":", "cc": ":", "make": ":", "python3": ":"}
 
 
 def said(below="", **changed):
@@ -36,7 +36,7 @@ class Need(unittest.TestCase):
         self.assertEqual(said(), ("", 0))
 
     def test_each(self):
-        rust = "Rust (cargo and rustc, 1.80 or later)\n"
+        rust = "Rust (cargo and rustc, 1.89 or later)\n"
         for changed, words in (
             ({"cargo": None}, rust), ({"rustc": None}, rust), ({"cargo": "echo cargo 1.65.0"}, rust), ({"cargo": "exit 1"}, rust),
             ({"cc": None}, "gcc\n"), ({"cc": "exit 1"}, "the headers of the C library (libc6-dev)\n"),
@@ -49,7 +49,7 @@ class Need(unittest.TestCase):
 
     def test_all_in_one_sentence(self):
         self.assertEqual(said(**dict.fromkeys(PROGRAMS)),
-                         ("Rust (cargo and rustc, 1.80 or later), gcc, make, python3 (3.11 or later)\n", 1))
+                         ("Rust (cargo and rustc, 1.89 or later), gcc, make, python3 (3.11 or later)\n", 1))
 
 
 if __name__ == "__main__":

@@ -190,7 +190,7 @@ impl Judged {
             goal_met: median.zip(demand.goal).map(|(m, goal)| demand.meets(m, goal)),
             same_durability: other
                 .flatten()
-                .map_or(true, |o| method.map_or(true, |m| m.durability == o.durability)),
+                .is_none_or(|o| method.is_none_or(|m| m.durability == o.durability)),
             reached,
             runs,
             demand,

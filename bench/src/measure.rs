@@ -343,7 +343,7 @@ impl Bench<'_> {
     fn prepare_cache(&self, case: Case<'_>) -> Result<()> {
         // Without this, pending writes of one run would slow down the next one, which is the same
         // method in every round. A suite without fsync is not for measuring.
-        if self.settings.get("fsync").map_or(true, |on| on != "off") {
+        if self.settings.get("fsync").is_none_or(|on| on != "off") {
             rustix::fs::syncfs(File::open(self.work)?)?;
         }
         let lanes = self.lanes_of(case.method);

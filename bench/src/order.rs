@@ -13,7 +13,7 @@ pub fn of_round(n: usize, round: u32) -> Vec<usize> {
     // The sequence 0, 1, n - 1, 2, n - 2 …: the distance of each adjacent pair is different.
     let zigzag = (0..n).map(|i| if i % 2 == 1 { i.div_ceil(2) } else { n - i / 2 });
     // If n is even, the second half of the rows is the first half reversed.
-    let row = if n % 2 == 0 { round / 2 % (n / 2).max(1) } else { round / 2 };
+    let row = if n.is_multiple_of(2) { round / 2 % (n / 2).max(1) } else { round / 2 };
     let mut order: Vec<usize> = zigzag.map(|place| (place + row) % n).collect();
     if round % 2 == 1 {
         order.reverse();

@@ -104,7 +104,7 @@ impl KeptRuns {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
             let path = entry.path().join(format!("{suite}.json"));
-            if path.exists() && named.map_or(true, |n| n == name) {
+            if path.exists() && named.is_none_or(|n| n == name) {
                 let mut result = SuiteResult::read(&path)?;
                 whole::annotate(&mut result, &self.suites);
                 folders.push((name, result));

@@ -473,7 +473,7 @@ impl Rounds<'_> {
                 for (question, answer) in &run.answer.questions {
                     let theirs = earlier.answer.questions.get(question);
                     ensure!(
-                        theirs.map_or(true, |a| a == answer),
+                        theirs.is_none_or(|a| a == answer),
                         "question {question}: {answer}, where {} had {}",
                         other.name,
                         theirs.map_or("none", String::as_str)

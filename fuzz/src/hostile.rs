@@ -229,7 +229,7 @@ fn quoted(rng: &mut Random, dialect: &Dialect, wild: usize, eol: &[u8], out: &mu
 fn word(rng: &mut Random, out: &mut Vec<u8>) {
     let words = ["a", "b", "x", " ", ".", "0", "N", "é", "漢", "'", "~", "NULL", "D!"];
     match rng.below(12) {
-        0 => out.extend(std::iter::repeat(b'w').take(rng.below(150))),
+        0 => out.extend(std::iter::repeat_n(b'w', rng.below(150))),
         _ => out.extend_from_slice(rng.pick(&words).as_bytes()),
     }
 }

@@ -48,7 +48,7 @@ fn votes(size: usize) -> Vec<u8> {
         let user = random(&mut state) % 30_000;
         let name = "abcdefghijklmnop".get(..3 + (user % 9) as usize).unwrap();
         let link = random(&mut state) % 2_000_000;
-        let score = if random(&mut state) % 4 == 0 { -1 } else { 1 };
+        let score = if random(&mut state).is_multiple_of(4) { -1 } else { 1 };
         out.extend_from_slice(format!("{name}{user},t3_{link:x},{score}\n").as_bytes());
     }
     out
@@ -62,10 +62,10 @@ fn text(size: usize) -> Vec<u8> {
             line.splitn(3, |b| *b == b',').collect::<Vec<_>>().try_into().expect("three fields");
         let dice = random(&mut state);
         out.extend_from_slice(user);
-        out.extend_from_slice(if dice % 8 == 0 { b"\ta\\tb" } else { b"\t" });
+        out.extend_from_slice(if dice.is_multiple_of(8) { b"\ta\\tb" } else { b"\t" });
         out.extend_from_slice(link);
         out.push(b'\t');
-        out.extend_from_slice(if dice / 8 % 8 == 0 { b"\\N\n" } else { score });
+        out.extend_from_slice(if (dice / 8).is_multiple_of(8) { b"\\N\n" } else { score });
     }
     out
 }

@@ -59,7 +59,7 @@ impl Causes {
         let bytes = &[header, &sample].concat();
         let own = fields(bytes, ended, &dialect);
         // A delimiter that splits records evenly is the right one.
-        let doubtful = own.map_or(true, |fields| fields == 1);
+        let doubtful = own.is_none_or(|fields| fields == 1);
         let mut delimiter = doubtful.then(|| other_delimiter(bytes, ended, &dialect)).flatten();
         let rare = own == Some(1) && delimiter.is_none();
         let mut aligned = false;

@@ -216,7 +216,7 @@ pub(crate) fn blank_end(bytes: &[u8], text: bool) -> (usize, u64) {
             [.., b'\r' | b'\n'] => end - 1,
             _ => return (end, lines),
         };
-        if !bytes[..start].last().map_or(true, is_end) {
+        if !bytes[..start].last().is_none_or(is_end) {
             return (end, lines);
         }
         end = start;
@@ -283,7 +283,7 @@ mod tests {
     fn is_blank_end(before: &[u8], text: bool) -> bool {
         let is_end = |c: &&u8| matches!(**c, b'\r' | b'\n');
         let hidden = text && before.iter().rev().find(|c| !is_end(c)) == Some(&b'\\');
-        before.last().map_or(true, |c| is_end(&c)) && !hidden
+        before.last().is_none_or(|c| is_end(&c)) && !hidden
     }
 
     #[test]

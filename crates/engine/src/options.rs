@@ -319,7 +319,7 @@ impl TargetOptions {
     /// Returns the additional spellings of NULL for a column. In a column of `force_not_null`, such
     /// a text is a value, as COPY's marker is there.
     pub(crate) fn nulls_of(&self, column: &str) -> Vec<Vec<u8>> {
-        let of = |name: &Option<String>| name.as_ref().map_or(true, |name| names(name, column));
+        let of = |name: &Option<String>| name.as_ref().is_none_or(|name| names(name, column));
         let forced = self.force_not_null.has(column);
         let all = self.fields.nulls.iter().filter(|(name, _)| !forced && of(name));
         all.map(|(_, text)| text.clone().into_bytes()).collect()

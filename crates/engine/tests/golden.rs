@@ -16,7 +16,7 @@ fn UPDATE() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/golden");
     for entry in fs::read_dir(dir).expect("the fixtures") {
         let query = entry.unwrap().path();
-        if !query.extension().is_some_and(|e| e == "sql") {
+        if query.extension().is_none_or(|e| e != "sql") {
             continue;
         }
         let sql = fs::read_to_string(&query).unwrap();

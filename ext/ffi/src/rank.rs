@@ -35,7 +35,7 @@ pub unsafe extern "C" fn pgsluice_index_values(
         let dictionary = build.shape().dictionary(attribute).ok_or(BuildFailure::Corrupt)?;
         let (images, starts) = dictionary.values();
         // The allocator aligns to sixteen bytes, but no type guarantees that.
-        if !images.is_empty() && images.as_ptr() as usize % 8 != 0 {
+        if !images.is_empty() && !(images.as_ptr() as usize).is_multiple_of(8) {
             return Ok(IndexStatus::Panic);
         }
         *values = IndexValuesDef {

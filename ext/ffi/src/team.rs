@@ -83,7 +83,7 @@ pub unsafe extern "C" fn pgsluice_index_join(
             Handed::Words(_) => (size_of::<u64>(), align_of::<u64>()),
             Handed::Entries(_) => (size_of::<Entry>(), align_of::<Entry>()),
         };
-        if len % size != 0 || bytes as usize % align != 0 {
+        if !len.is_multiple_of(size) || !(bytes as usize).is_multiple_of(align) {
             return Err(BuildFailure::Corrupt);
         }
         // SAFETY: `len` bytes are that many items, and they have the items' alignment. Any bytes

@@ -74,7 +74,7 @@ impl Watched {
             || {
                 let now = seen();
                 peak = now.unwrap_or(peak);
-                now.map_or(true, |now| now > MIB)
+                now.is_none_or(|now| now > MIB)
             },
         );
         let stop = Arc::<AtomicBool>::default();

@@ -48,7 +48,7 @@ impl HeapSource {
         let sound = |column: &StoredColumn| {
             (column.len == -1 || column.len > 0)
                 && matches!(column.align, 1 | 2 | 4 | 8)
-                && column.attribute.map_or(true, |attribute| attribute < MAX_ATTRIBUTES)
+                && column.attribute.is_none_or(|attribute| attribute < MAX_ATTRIBUTES)
         };
         columns.iter().all(sound).then_some(Self { columns })
     }

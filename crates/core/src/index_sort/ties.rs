@@ -33,7 +33,7 @@ pub fn sort(
     let mut asked = 0_u32;
     let mut compare = |a: &Entry, b: &Entry| {
         asked = asked.wrapping_add(1);
-        if asked % COMPARISONS == 0 {
+        if asked.is_multiple_of(COMPARISONS) {
             shape.interrupts.check().unwrap_or_else(|failure| interrupt::leave(failure));
         }
         if a.stored().is_none() && b.stored().is_none() {
@@ -183,7 +183,8 @@ mod tests {
             let hosts =
                 ["https://www.example.com/path/", "https://www.example.com/", "http://a.org/"];
             let host = hosts[(n % 3) as usize];
-            (n % 101 > 0).then(|| format!("{host}{}", mixed(n + at as u64) % 3000).into_bytes())
+            (!n.is_multiple_of(101))
+                .then(|| format!("{host}{}", mixed(n + at as u64) % 3000).into_bytes())
         };
         check_text(20_000, addresses);
         let long =

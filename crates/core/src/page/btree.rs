@@ -37,7 +37,7 @@ const IS_POSTING: u16 = 0x2000;
 /// `BT_OFFSET_MASK`
 const OFFSET_MASK: u16 = 0x0FFF;
 
-const _: () = assert!(SPECIAL == 8176 && HEADER % 8 == 0);
+const _: () = assert!(SPECIAL == 8176 && HEADER.is_multiple_of(8));
 
 /// A page being formed.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ impl Page {
     pub fn add(&mut self, offset: u16, tuple: &[u8]) {
         let upper = self.upper() - tuple::maxalign(tuple.len());
         let lower = HEADER + LINE_POINTER * usize::from(offset);
-        debug_assert!(lower <= upper && tuple.len() % 8 == 0);
+        debug_assert!(lower <= upper && tuple.len().is_multiple_of(8));
         append::fill(&mut self.bytes[upper..upper + tuple.len()], tuple);
         self.set_line_pointer(offset, upper, tuple.len());
         self.put16(12, lower as u16);
@@ -152,7 +152,7 @@ impl Page {
         let size = tuple::maxalign(base.len() + 6 * tids.len());
         let upper = self.upper() - size;
         let lower = HEADER + LINE_POINTER * usize::from(offset);
-        debug_assert!(lower <= upper && base.len() % 8 == 0 && tids.len() > 1);
+        debug_assert!(lower <= upper && base.len().is_multiple_of(8) && tids.len() > 1);
         // The bytes after the last tid are zero, like the whole hole.
         let posting = &mut self.bytes[upper..upper + size];
         let (head, list) = posting.split_at_mut(base.len());

@@ -67,7 +67,7 @@ pub fn write_bitmap(to: &mut [u8], nulls: &[u8], natts: usize) {
     for (to, nulls) in to[..bytes].iter_mut().zip(nulls) {
         *to = !nulls;
     }
-    if natts % 8 != 0 {
+    if !natts.is_multiple_of(8) {
         to[bytes - 1] &= (1 << (natts % 8)) - 1;
     }
     to[bytes..].fill(0);

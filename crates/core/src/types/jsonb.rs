@@ -309,7 +309,7 @@ impl<'b> Writer<'b> {
     #[inline]
     fn entry(&mut self, entries: usize, i: usize, kind: u32, before: usize, first: usize) {
         let end = self.out.len();
-        let entry = if i % STRIDE == 0 {
+        let entry = if i.is_multiple_of(STRIDE) {
             kind | HAS_OFFSET | (end - first) as u32
         } else {
             kind | (end - before) as u32
@@ -359,7 +359,7 @@ impl<'b> Writer<'b> {
             let key = self.nodes[index as usize];
             let pair = Pair { order: (key.len, self.prefix(key)), key: index };
             // Keys that differ in length or prefix are certainly in order. All others are sorted.
-            is_sorted &= self.pairs[base..].last().map_or(true, |last| last.order < pair.order);
+            is_sorted &= self.pairs[base..].last().is_none_or(|last| last.order < pair.order);
             self.pairs.push_within(pair);
             index = self.nodes[index as usize + 1].next;
         }

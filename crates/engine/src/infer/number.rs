@@ -108,7 +108,7 @@ pub(super) fn is_integer(text: &[u8]) -> bool {
 pub(super) fn fits_numeric(text: &[u8]) -> bool {
     match Number::read(text) {
         Some(n) if n.is_negative_zero() => false,
-        Some(n) => n.exponent.map_or(true, |e| (-LARGEST..=LARGEST).contains(&e.value)),
+        Some(n) => n.exponent.is_none_or(|e| (-LARGEST..=LARGEST).contains(&e.value)),
         None => WORDS.contains(&text),
     }
 }
@@ -156,7 +156,7 @@ fn is_inside(number: &Number, value: f64) -> bool {
     }
     let reads = |digits: &[u8], more: char| {
         let digits = String::from_utf8_lossy(digits);
-        let tail: String = std::iter::repeat(more).take(25).collect();
+        let tail: String = std::iter::repeat_n(more, 25).collect();
         format!("0.{digits}{tail}1e{point}").parse::<f64>() == Ok(value.abs())
     };
     let above = reads(&digits, '0');

@@ -99,7 +99,7 @@ impl WithoutFooter {
         let (start, lines) = last_lines(&self.held, end, self.frame.skip_footer);
         // The footer is not whole if it begins before the held bytes.
         let most = lines == u64::from(self.frame.skip_footer);
-        let whole = start > 0 || self.before.map_or(true, |before| before == end && most);
+        let whole = start > 0 || self.before.is_none_or(|before| before == end && most);
         self.free = start;
         if self.ended {
             self.footer.lines.store(lines, Ordering::Relaxed);

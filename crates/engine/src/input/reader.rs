@@ -248,7 +248,7 @@ impl Reader {
 
     /// Whether the input certainly has no records.
     pub fn has_none(&self) -> bool {
-        let none = self.current.as_ref().map_or(true, |f| f.held.is_empty() && f.ended);
+        let none = self.current.as_ref().is_none_or(|f| f.held.is_empty() && f.ended);
         none && self.next_file >= self.sources.len()
     }
 

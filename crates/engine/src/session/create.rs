@@ -171,7 +171,7 @@ impl Look {
             seen += chunk.bytes.len();
             free = chunk.bytes;
             if seen >= most {
-                if self.inference.as_ref().map_or(true, |i| i.without_value() == 0) {
+                if self.inference.as_ref().is_none_or(|i| i.without_value() == 0) {
                     return Ok((seen, false));
                 }
                 most = usize::MAX;

@@ -75,7 +75,7 @@ fn keys(conn: &mut Conn, oid: u32) -> Result<Vec<(u32, PartitionKey)>, Error> {
         let is = |i: usize| row[i].as_deref() == Some("t");
         let table = row[0].as_deref().and_then(|oid| oid.parse().ok()).unwrap_or(0);
         let strategy = row[1].as_deref().and_then(|s| s.chars().next()).unwrap_or(' ');
-        if !keys.last().is_some_and(|(last, _)| *last == table) {
+        if keys.last().is_none_or(|(last, _)| *last != table) {
             keys.push((table, PartitionKey { strategy, columns: Vec::new() }));
         }
         let column = KeyColumn {

@@ -255,7 +255,7 @@ pub fn inspect(
             lock_table(conn, &table, target)?;
         }
         // Before the lock was granted, another table may have taken the name.
-        if catalog::find(conn, &target.table)?.map_or(true, |now| now.oid != table.oid) {
+        if catalog::find(conn, &target.table)?.is_none_or(|now| now.oid != table.oid) {
             return Err(unchanged::changed(&table.sql));
         }
     }

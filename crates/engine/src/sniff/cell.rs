@@ -295,7 +295,7 @@ fn is_time(value: &[u8]) -> bool {
         pair(parts.next().unwrap_or_default())
             && parts
                 .next()
-                .map_or(true, |rest| !rest.is_empty() && rest.iter().all(u8::is_ascii_digit))
+                .is_none_or(|rest| !rest.is_empty() && rest.iter().all(u8::is_ascii_digit))
     };
     let zone = zone.trim_ascii();
     let suffix = zone.is_empty()
@@ -306,7 +306,7 @@ fn is_time(value: &[u8]) -> bool {
     (1..=2).contains(&hour.len())
         && hour.iter().all(u8::is_ascii_digit)
         && pair(minute)
-        && second.map_or(true, whole)
+        && second.is_none_or(whole)
         && parts.next().is_none()
         && suffix
 }

@@ -120,7 +120,7 @@ fn killed_at_any_moment_the_reject_file_is_exact() {
             let mut all: Vec<&str> = paths.iter().map(String::as_str).collect();
             all.extend(["--on-error", "reject", "--reject-limit", "none"]);
             all.extend(["--reject-file", &rejects]);
-            if next(&mut random) % 8 > 0 {
+            if !next(&mut random).is_multiple_of(8) {
                 all.extend(["--commit-every", &size]);
             }
             if lanes != "1" {

@@ -160,7 +160,7 @@ fn a_killed_load_of_a_stream_continues() {
     loop {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let lanes = (1 + (random >> 40) % 3).to_string();
-        let input = if (random >> 50) % 2 == 0 { &path } else { &zipped };
+        let input = if (random >> 50).is_multiple_of(2) { &path } else { &zipped };
         let mut command = Command::new(env!("CARGO_BIN_EXE_pgsluice"));
         command.args(["load", "-", "--quiet", "--table", "t", "--once", "--source-name", "s"]);
         command.args(["--commit-every", "256kB", "--to", &world.server.url("postgres")]);

@@ -164,7 +164,8 @@ fn by_columns(world: &mut World) {
     let mut any = Any(7);
     let mut rows = String::new();
     for i in 0..keys() {
-        let mut value = |value: String| if any.next() % 5 == 0 { String::new() } else { value };
+        let mut value =
+            |value: String| if any.next().is_multiple_of(5) { String::new() } else { value };
         let (a, b) = (value((i * i).to_string()), value(format!("b{i}")));
         rows.push_str(&format!("{a},{b},{},{i}\n", value(format!("{:032x}", i * 77))));
     }

@@ -198,7 +198,7 @@ fn spaces_side_by_side_may_be_one_delimiter() {
     assert_eq!(doubts(&look(&("id  score  name\n".to_owned() + &rows(9, two)))), ["delimiter"]);
     // It is only one doubt, with any of this evidence: one value in each line, spaces, a fixed
     // width.
-    let comma = |i: usize| if i % 3 == 0 { ", x" } else { "" };
+    let comma = |i: usize| if i.is_multiple_of(3) { ", x" } else { "" };
     let fixed = |i: usize| format!("{i:>6}{:>9}  n{i}{}\n", i * 1000, comma(i));
     for text in [rows(4, |i| format!("{i}  {}\n", i * 2)), rows(29, fixed)] {
         let found = look(&text);
