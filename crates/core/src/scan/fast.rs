@@ -83,7 +83,7 @@ fn may_be_quoted(dialect: &Dialect, chunk: &[u8], field: usize, base: usize) -> 
         return true;
     }
     let next = strict::closing(dialect, chunk, field + 1).and_then(|at| chunk.get(at));
-    next.map_or(true, |c| *c == dialect.delimiter || matches!(c, b'\r' | b'\n'))
+    next.is_none_or(|c| *c == dialect.delimiter || matches!(c, b'\r' | b'\n'))
 }
 
 /// Scans the record at the scanner's position. `None`: the naive scanner must scan it.
@@ -164,7 +164,7 @@ pub(super) unsafe fn next<L: Lanes>(
 ///
 /// [`super::simd::has_avx2`] holds.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,pclmulqdq")]
 pub(super) unsafe fn next_avx2(
     s: &mut Scanner<'_>,
     rules: &Rules,
@@ -172,6 +172,22 @@ pub(super) unsafe fn next_avx2(
 ) -> Option<Next> {
     // SAFETY: the caller guarantees AVX2 and the other features.
     unsafe { next::<super::simd::Avx2>(s, rules, record) }
+}
+
+/// [`next`], compiled for AVX-512.
+///
+/// # Safety
+///
+/// [`super::simd::has_avx512`] holds.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,avx2,bmi1,bmi2,popcnt,pclmulqdq")]
+pub(super) unsafe fn next_avx512(
+    s: &mut Scanner<'_>,
+    rules: &Rules,
+    record: &mut Record,
+) -> Option<Next> {
+    // SAFETY: the caller guarantees AVX-512 and the other features.
+    unsafe { next::<super::simd::Avx512>(s, rules, record) }
 }
 
 /// The chunk ends within a record: either more bytes are needed, or it is the last record.

@@ -56,10 +56,12 @@ impl Rules {
     ) -> (u64, u64, u64) {
         // SAFETY: the caller guarantees what `L` needs.
         let eq = |needle| unsafe { L::eq(block, needle) };
+        // SAFETY: the caller guarantees what `L` needs.
+        let parities = |bits| unsafe { L::parities(bits) };
         match self.class {
             Class::CsvDoubled => {
                 let quotes = eq(self.quote);
-                (within_quotes(quotes, carry), quotes, quotes)
+                (within_quotes(quotes, parities, carry), quotes, quotes)
             }
             Class::CsvEscaped => {
                 let (quotes, escapes) = (eq(self.quote), eq(self.escape));
@@ -68,7 +70,7 @@ impl Rules {
                 } else {
                     unescaped_quotes(quotes, escapes, carry)
                 };
-                (within_quotes(toggles, carry), quotes | escapes, toggles)
+                (within_quotes(toggles, parities, carry), quotes | escapes, toggles)
             }
             Class::Text => {
                 let backslashes = eq(b'\\');
@@ -125,16 +127,11 @@ impl Marks {
 
 /// The bytes from each opening quote to the last one before its closing quote.
 #[inline(always)]
-fn within_quotes(toggles: u64, carry: &mut Carry) -> u64 {
+fn within_quotes(toggles: u64, parities: impl Fn(u64) -> u64, carry: &mut Carry) -> u64 {
     if toggles == 0 {
         return carry.in_quote;
     }
-    // Bit i becomes the parity of bits 0 to i.
-    let mut quoted = toggles;
-    for shift in [1, 2, 4, 8, 16, 32] {
-        quoted ^= quoted << shift;
-    }
-    quoted ^= carry.in_quote;
+    let quoted = parities(toggles) ^ carry.in_quote;
     carry.in_quote = ((quoted as i64) >> 63) as u64;
     quoted
 }
@@ -170,7 +167,7 @@ fn unescaped_quotes(quotes: u64, escapes: u64, carry: &mut Carry) -> u64 {
 /// without a loop. The method is that of simdjson (Langdale and Lemire, "Parsing gigabytes of JSON
 /// per second", 2019).
 #[inline(always)]
-fn escaped_by(backslashes: u64, carry: &mut Carry) -> u64 {
+pub(super) fn escaped_by(backslashes: u64, carry: &mut Carry) -> u64 {
     const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
     if backslashes == 0 {
         return std::mem::take(&mut carry.escaped);

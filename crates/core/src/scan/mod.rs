@@ -88,6 +88,9 @@ pub struct Scanner<'c> {
 /// The instructions with which the fast scanner compares bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processor {
+    /// 64 bytes at a time
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
     /// 32 bytes at a time
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -103,8 +106,9 @@ impl Processor {
     pub fn available() -> &'static [Processor] {
         #[cfg(target_arch = "x86_64")]
         {
-            const ALL: &[Processor] = &[Processor::Avx2, Processor::Sse2, Processor::Any];
-            &ALL[usize::from(!simd::has_avx2())..]
+            const ALL: &[Processor] =
+                &[Processor::Avx512, Processor::Avx2, Processor::Sse2, Processor::Any];
+            &ALL[usize::from(!simd::has_avx512()) + usize::from(!simd::has_avx2())..]
         }
         #[cfg(not(target_arch = "x86_64"))]
         &[Processor::Any]
@@ -199,6 +203,9 @@ impl<'c> Scanner<'c> {
     pub fn try_next(&mut self, record: &mut Record) -> Result<Next, Malformed> {
         if let (Some(rules), true) = (self.rules, self.eol != Eol::Unknown) {
             let next = match self.processor {
+                // SAFETY: the processor was found to have AVX-512 and the other features.
+                #[cfg(target_arch = "x86_64")]
+                Processor::Avx512 => unsafe { fast::next_avx512(self, &rules, record) },
                 // SAFETY: the processor was found to have AVX2 and the other features.
                 #[cfg(target_arch = "x86_64")]
                 Processor::Avx2 => unsafe { fast::next_avx2(self, &rules, record) },

@@ -97,7 +97,7 @@ impl Quotes {
 
     /// Whether a field may begin after the last byte, if that byte is not within quotes.
     fn begins(&self, ends_with: u8) -> bool {
-        self.last.map_or(true, |last| last == self.delimiter || last == ends_with)
+        self.last.is_none_or(|last| last == self.delimiter || last == ends_with)
     }
 
     /// Checks one byte for a stray quote. `toggles`: it is a quote that opens (if `hidden`) or
@@ -220,6 +220,9 @@ impl Splitter {
     /// Calls [`blocks`] for the instructions of the machine.
     fn blocks(&mut self, rules: &Rules, block: &[u8], from: usize, cuts: &mut Cuts) -> usize {
         match self.processor {
+            // SAFETY: the processor was found to have AVX-512 and the other features.
+            #[cfg(target_arch = "x86_64")]
+            Processor::Avx512 => unsafe { blocks_avx512(self, rules, block, from, cuts) },
             // SAFETY: the processor was found to have AVX2 and the other features.
             #[cfg(target_arch = "x86_64")]
             Processor::Avx2 => unsafe { blocks_avx2(self, rules, block, from, cuts) },
@@ -416,7 +419,7 @@ unsafe fn blocks<L: Lanes>(
 ///
 /// [`super::simd::has_avx2`] holds.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,pclmulqdq")]
 unsafe fn blocks_avx2(
     s: &mut Splitter,
     rules: &Rules,
@@ -426,6 +429,24 @@ unsafe fn blocks_avx2(
 ) -> usize {
     // SAFETY: the caller guarantees AVX2 and the other features.
     unsafe { blocks::<super::simd::Avx2>(s, rules, bytes, from, cuts) }
+}
+
+/// [`blocks`], compiled for AVX-512.
+///
+/// # Safety
+///
+/// [`super::simd::has_avx512`] holds.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,avx2,bmi1,bmi2,popcnt,pclmulqdq")]
+unsafe fn blocks_avx512(
+    s: &mut Splitter,
+    rules: &Rules,
+    bytes: &[u8],
+    from: usize,
+    cuts: &mut Cuts,
+) -> usize {
+    // SAFETY: the caller guarantees AVX-512 and the other features.
+    unsafe { blocks::<super::simd::Avx512>(s, rules, bytes, from, cuts) }
 }
 
 #[cfg(test)]

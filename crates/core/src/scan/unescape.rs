@@ -119,7 +119,7 @@ pub(super) fn text(raw: &[u8], out: &mut Vec<u8>) -> Option<()> {
     while let Some(at) = memchr::memchr(b'\\', &raw[i..]) {
         out.extend_within_room(&raw[i..i + at]);
         let escape = &raw[i + at + 1..];
-        if escape.first().map_or(true, |c| *c == b'.') {
+        if escape.first().is_none_or(|c| *c == b'.') {
             return None;
         }
         let (value, used) = naive::text_escape(escape);
