@@ -28,8 +28,9 @@ pub(super) trait Lanes {
         bits
     }
 
-    /// [`super::unescape::halve`], compiled for the processor. It is called and not inlined, which
-    /// keeps the scanner's loop small.
+    /// [`super::unescape::halve`], compiled for the processor or written in its instructions. It is
+    /// called and not inlined, which keeps the scanner's loop small. `out` has room for `inside` in
+    /// whole blocks.
     ///
     /// # Safety
     ///
