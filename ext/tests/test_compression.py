@@ -9,7 +9,7 @@ from .cluster import Cluster, OnCluster, endless, wait_until
 from .differential import compare
 from .test_admin import Administered
 from .test_durability import check_heap
-from .test_workers import ATTENDED, workers
+from .test_workers import ATTENDED, with_pauses, workers
 
 COPY = "COPY t (id, a, b, c) FROM {} WITH (FORMAT csv)"
 TABLE = "CREATE TABLE t (id int, a text, b text, c text)"
@@ -76,8 +76,7 @@ class Compression(OnCluster):
 
     def stored(self, table, setting, workers, copy=COPY, pause=0.0):
         """The rows as stored by a load of the file, and how many values its workers have compressed."""
-        # The pause gives the workers time to join the load before the data ends.
-        source = f"PROGRAM 'head -c 1200000 {self.path}; {ATTENDED if pause else ':'}; sleep {pause}; tail -c +1200001 {self.path}'"
+        source = with_pauses(self.path, pause) if pause else f"'{self.path}'"
         copy = copy.replace("(FORMAT csv)", f"(FORMAT csv, workers {workers})") if setting == "on" else copy
         with self.cluster.connect() as session:
             session.run(f"SET client_min_messages = warning; DROP TABLE IF EXISTS t CASCADE; {table}; SET pgsluice.copy = {setting};")
@@ -224,9 +223,7 @@ class Replayed(unittest.TestCase):
     def load(self, server, before="", after=""):
         """Loads the file; workers compress some of its values."""
         for pause in (0.2, 0.5, 2, 5):
-            # As in stored(): workers need time to join before the data ends.
-            source = f"PROGRAM 'head -c 1200000 {self.path}; {ATTENDED}; sleep {pause}; tail -c +1200001 {self.path}'"
-            said = server.sql(f"TRUNCATE t; CHECKPOINT; SET pgsluice.copy = on; {before} COPY t FROM {source} WITH (FORMAT csv, workers 2); {after}"
+            said = server.sql(f"TRUNCATE t; CHECKPOINT; SET pgsluice.copy = on; {before} COPY t FROM {with_pauses(self.path, pause)} WITH (FORMAT csv, workers 2); {after}"
                               "SELECT values_compressed FROM pgsluice.last_copy")
             if int(said) > 0:
                 return

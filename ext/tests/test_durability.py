@@ -12,7 +12,7 @@ import unittest
 
 from . import cluster as clusters
 from .cluster import MAJOR, Cluster, OnCluster, Refused, endless, wait_until
-from .test_workers import ATTENDED
+from .test_workers import with_pauses
 
 ROUNDS = int(os.environ.get("PGSLUICE_SOAK", "3"))
 
@@ -306,9 +306,8 @@ class Replicas(unittest.TestCase):
     def documents(self, server):
         """Loads 6 kB documents until workers have compressed some of them."""
         path, pause = server.file("docs.csv", "".join(f"{n},{f'{n} and some words of it again; ' * 200},x\n" for n in range(300)).encode()), 0.1
-        copy = (f"SET pgsluice.copy = on; COPY docs FROM PROGRAM 'head -c 1200000 {{0}}; {ATTENDED}; sleep {{1}}; tail -c +1200001 {{0}}' WITH (FORMAT csv, workers 2);"
-                "SELECT values_compressed > 0 FROM pgsluice.last_copy")
-        while server.sql(copy.format(path, pause)) != "t" and pause < 10:
+        copy = "SET pgsluice.copy = on; COPY docs FROM {} WITH (FORMAT csv, workers 2); SELECT values_compressed > 0 FROM pgsluice.last_copy"
+        while server.sql(copy.format(with_pauses(path, pause))) != "t" and pause < 10:
             pause *= 2
         self.assertLess(pause, 10, "workers have compressed nothing")
 

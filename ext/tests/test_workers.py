@@ -48,6 +48,13 @@ def text(count, seed=2):
 ATTENDED = 'n=0; until grep -qs "[w]orker for PID $PPID" /proc/[0-9]*/cmdline || [ $n -ge 500 ]; do sleep 0.01; n=$((n + 1)); done'
 
 
+def with_pauses(path, pause):
+    """A PROGRAM for COPY from a file of over 1.5 MB, of which workers form a part: it waits for them, then sends more than a chunk, and in the second pause
+    the leader waits for the next bytes, so it cannot form that chunk itself before a worker does."""
+    return (f"PROGRAM 'head -c 1200000 {path}; {ATTENDED}; sleep {pause}; tail -c +1200001 {path} | head -c 300000; sleep {pause}; "
+            f"tail -c +1500001 {path}'")
+
+
 def held_back(first, gate, second, again=None):
     """A PROGRAM for COPY whose second part waits for a file. Until then `again`, or else the first part again, comes every second or so: workers leave
     after three without data."""
