@@ -1,9 +1,11 @@
 #!/bin/sh
 # Loads a file with --once and in another way in turns, each time into a new table like `model`, and
 # reports how the two compare:
-# turns.sh PGSLUICE PSQL URL CSV LANES PAIRS TABLE ROWS [CONNECTION]
+# turns.sh PGSLUICE PSQL URL CSV LANES PAIRS TABLE ROWS [CONNECTION [MIB]]
 # The other way is the same load without --once; with CONNECTION it is timescaledb-parallel-copy, over
-# that connection. Each pair reverses the order of the one before it. The last table stays.
+# that connection. With MIB, both commit after so many mebibytes: otherwise pgsluice commits at the end, and
+# timescaledb-parallel-copy after 5,000 rows, its default. Each pair reverses the order of the one before
+# it. The last table stays.
 #
 # A checkpoint before each load lets all of them begin alike: with no dirty pages, and with WAL
 # segments that can be used again.
@@ -12,7 +14,7 @@
 # much more than what is asked, and for the same number of pairs this mean differs less from run to
 # run than their median.
 set -eu
-pgsluice=$1 psql=$2 url=$3 csv=$4 lanes=$5 pairs=$6 table=$7 rows=$8 connection=${9:-}
+pgsluice=$1 psql=$2 url=$3 csv=$4 lanes=$5 pairs=$6 table=$7 rows=$8 connection=${9:-} mib=${10:-}
 
 sql() {
     "$psql" -X -q -A -t -v ON_ERROR_STOP=1 -d "$url" -c "$1"
@@ -24,7 +26,8 @@ load() {
 
 timescaledb_parallel_copy() {
     timescaledb-parallel-copy -connection "$connection" -table "$table" -file "$csv" -import-id "$pair" \
-        -workers "$lanes" -copy-options CSV -reporting-period 0s >&2
+        -workers "$lanes" -copy-options CSV -reporting-period 0s \
+        ${mib:+-batch-size 100000000 -batch-byte-size $((mib * 1048576))} >&2
     sql "ANALYZE $table"
 }
 
@@ -57,11 +60,11 @@ fi
 all= pair=0
 while [ "$pair" -lt "$pairs" ]; do
     if [ $((pair % 2)) = 0 ]; then
-        once=$(seconds load --once)
+        once=$(seconds load --once ${mib:+--commit-every ${mib}MB})
         others=$(seconds "$other")
     else
         others=$(seconds "$other")
-        once=$(seconds load --once)
+        once=$(seconds load --once ${mib:+--commit-every ${mib}MB})
     fi
     all="$all $others/$once"
     pair=$((pair + 1))
