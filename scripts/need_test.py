@@ -1,6 +1,7 @@
 """What scripts/need says of machines that lack something."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -9,6 +10,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 NEED = Path(__file__).with_name("need")
+ROOT = NEED.parent.parent
 # What there is on every machine, and then programs that say what they are asked for.
 THERE = ("sh", "sed")
 PROGRAMS = {"cargo": "echo cargo 1.89.0", "rustc": ":", "cc": ":", "make": ":", "python3": ":"}
@@ -50,6 +52,14 @@ class Need(unittest.TestCase):
     def test_all_in_one_sentence(self):
         self.assertEqual(said(**dict.fromkeys(PROGRAMS)),
                          ("Rust (cargo and rustc, 1.89 or later), gcc, make, python3 (3.11 or later)\n", 1))
+
+    def test_one_version_of_rust_everywhere(self):
+        """What pages say is what Cargo.toml says."""
+        version = re.search(r'^rust-version = "(.+)"$', (ROOT / "Cargo.toml").read_text(encoding="utf-8"), re.M)[1]
+        pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), NEED]
+        told = {page.name: found for page in pages if (found := re.findall(r"(?:Rust|rustc,)\s+(1\.\d+)", page.read_text(encoding="utf-8")))}
+        self.assertLessEqual({"README.md", "development.md", "extension.md", "need"}, told.keys())
+        self.assertEqual({name: set(found) for name, found in told.items()}, {name: {version} for name in told})
 
 
 if __name__ == "__main__":
