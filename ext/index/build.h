@@ -122,12 +122,15 @@ struct IndexWriter
 	struct ForeignKeys *foreign_keys;	/* checks each value once; NULL: each row is checked */
 	List	   *deferred;		/* indexes to be built at the end */
 	List	   *late;			/* indexes that get their entries at the end */
-	List	   *kept_open;		/* the same two as Relations, except while they are completed */
+	struct AppendedIndex *appended;	/* the one that began with its keys in order, or NULL (deferred.c) */
+	int			ahead;			/* so many of the next rows have their entries in it, or it waits */
+	List	   *kept_open;		/* all of these as Relations, except while they are completed */
 	InsertedRows *batches;		/* in table order */
 	Size		line_bytes;		/* of lines that are not consecutive */
 	CountedRows counted;		/* the batch that was searched last */
 	uint64		waited;			/* rows handed over so far */
 	int			first_waiting;	/* the first batch whose rows wait for the end */
+	int			apart;			/* this batch, once there is one, does not continue the one before it */
 	int			used;
 	int			allocated;
 };
@@ -264,6 +267,29 @@ extern IndexStrategy sluice_index_way(Relation heap, Relation index, IndexInfo *
 									   const char **because);
 extern bool sluice_index_unique_waits(Relation index);
 
+/*
+ * The way of an index of a private table with so many indexes that can wait
+ * for the end. Workers build several at once, in less time than the leader
+ * alone takes to append to one of them while the rows come in.
+ */
+static inline IndexStrategy
+sluice_index_way_beside(IndexStrategy way, int waiting)
+{
+	return way == SLUICE_INDEX_LEAVES && waiting > 1 ? SLUICE_INDEX_BUILD : way;
+}
+
+/* Whether some columns of the index have values of variable length. */
+static inline bool
+sluice_index_has_long_keys(Relation index)
+{
+	for (int i = 0; i < IndexRelationGetNumberOfAttributes(index); i++)
+	{
+		if (TupleDescAttr(RelationGetDescr(index), i)->attlen == -1)
+			return true;
+	}
+	return false;
+}
+
 /* What the last COPY did with an index of its table. */
 typedef struct IndexUse
 {
@@ -398,7 +424,7 @@ extern List *sluice_sorted_insert_ascending(SortedInsert *inserts);
 extern void sluice_sorted_insert_close(SortedInsert *inserts);
 
 /* deferred.c */
-extern void sluice_index_defer_rows(IndexWriter *load, const PlacedRow *rows, int count);
+extern void sluice_index_defer_rows(IndexWriter *load, const PlacedRow *rows, int count, int left);
 extern bool sluice_index_start_merge(IndexWriter *load, List *ascending);
 extern bool sluice_index_can_wait(Relation heap, Relation index, IndexInfo *info,
 								  const char **because);
@@ -409,7 +435,7 @@ typedef struct UniqueAppend UniqueAppend;
 extern UniqueAppend *sluice_unique_append_open(Relation heap, Relation index,
 												   IndexInfo *info,
 												   const SluiceIndexAttribute *attributes,
-												   Size memory, IndexUse *taken);
+												   Size memory, bool whole, IndexUse *taken);
 extern bool sluice_unique_append_rows(UniqueAppend *append, const PlacedRow *rows,
 									 int count, uint64 *line);
 extern bool sluice_unique_append_goes_on(const UniqueAppend *append);

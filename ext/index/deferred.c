@@ -26,6 +26,16 @@
  * page_writer.c. The old file is removed at the commit, by the commit record
  * itself.
  *
+ * KEYS IN ORDER.  If the only index that could be built is a unique one whose
+ * keys may ascend, a serial key above all, leaves are appended to it as rows
+ * come in (unique_append.c), which takes less time than a build. As long as
+ * each batch has keys above those of the index, this rejects no row, so it does
+ * not matter that indexes which cannot be built wait (`late`). With the first
+ * batch that has not, the index waits for the end, and is built from all rows:
+ * what was appended is in the file that is replaced. If the file cannot be replaced then, only the rows from that batch
+ * on get entries. This is for files that are new in the subtransaction: a
+ * rollback removes what was appended.
+ *
  * UNLOGGED tables are taken only if their files are new in this transaction:
  * may_have_new_files() in writer.c gives the reason.
  *
@@ -89,7 +99,88 @@ sluice_index_can_wait(Relation heap, Relation index, IndexInfo *info, const char
 {
 	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
 
-	return sluice_index_way(heap, index, info, true, attributes, because) == SLUICE_INDEX_BUILD;
+	return sluice_index_way(heap, index, info, true, attributes, because) != SLUICE_INDEX_ROWS;
+}
+
+/* The index to which leaves are appended, or were for a while. */
+typedef struct AppendedIndex
+{
+	Oid			index;
+	UniqueAppend *append;		/* NULL: no more are appended */
+	IndexUse   *taken;
+	int			batch;			/* if it is to be built: the first batch without entries in it */
+} AppendedIndex;
+
+/*
+ * Whether the files of a table and its indexes are new in the current
+ * subtransaction. If it fails, nothing is left of entries in them. Otherwise
+ * dead entries would be left, as after stock COPY, and make the next load slow.
+ */
+static bool
+files_are_new(Relation rel)
+{
+	SubTransactionId current = GetCurrentSubTransactionId();
+
+	return rel->rd_createSubid == current || rel->rd_firstRelfilelocatorSubid == current;
+}
+
+/*
+ * Begins to append leaves to index `i`, if it is the only one that waits and
+ * its keys may ascend. Where duplicates are searched for, the build finds them.
+ */
+static bool
+start_append(IndexWriter *load, int i, int waiting)
+{
+	Relation	heap = load->rri->ri_RelationDesc;
+	Relation	index = load->rri->ri_IndexRelationDescs[i];
+	IndexInfo  *info = load->rri->ri_IndexRelationInfo[i];
+	SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
+	const char *because;
+	IndexStrategy way = sluice_index_way(heap, index, info, true, attributes, &because);
+
+	if (!load->is_private || load->duplicates || !files_are_new(heap) ||
+		sluice_index_way_beside(way, waiting) != SLUICE_INDEX_LEAVES)
+		return false;
+	load->appended = palloc0(sizeof(AppendedIndex));
+	load->appended->index = RelationGetRelid(index);
+	load->appended->taken = sluice_index_take(index, SLUICE_INDEX_LEAVES, NULL);
+	load->appended->append = sluice_unique_append_open(heap, index, info, attributes,
+													   sluice_live_index_memory(), true, load->appended->taken);
+	return true;
+}
+
+/* Appends no more leaves. Returns whether some were, up to now. */
+static bool
+end_append(IndexWriter *load)
+{
+	if (load->appended == NULL || load->appended->append == NULL)
+		return false;
+	sluice_unique_append_close(load->appended->append);
+	load->appended->append = NULL;
+	return true;
+}
+
+/*
+ * Appends the entries of these rows, which are in no index yet. If their keys
+ * are not above those of the index, or cannot be compared here, the index
+ * waits from now on.
+ */
+static void
+append_rows(IndexWriter *load, const PlacedRow *rows, int count)
+{
+	AppendedIndex *appended = load->appended;
+	MemoryContext old;
+
+	if (appended->append == NULL ||
+		sluice_unique_append_rows(appended->append, rows, count, &load->cstate->cur_lineno))
+		return;
+	old = MemoryContextSwitchTo(load->context);
+	end_append(load);
+	appended->batch = load->apart = load->used;
+	appended->taken->rows[SLUICE_INDEX_LEAVES] = 0;
+	appended->taken->way = SLUICE_INDEX_BUILD;
+	load->deferred = lappend_oid(load->deferred, appended->index);
+	MemoryContextSwitchTo(old);
 }
 
 /*
@@ -116,30 +207,31 @@ defer(IndexWriter *load)
 {
 	ResultRelInfo *rri = load->rri;
 	MemoryContext old = MemoryContextSwitchTo(load->context);
-	bool		unique = false;
 	bool	   *can = palloc(sizeof(bool) * rri->ri_NumIndices);
-	const char *because;
+	const char **because = palloc(sizeof(char *) * rri->ri_NumIndices);
+	bool		unique = false;
+	int			waiting = 0;
 	int			kept = 0;
 
 	for (int i = 0; i < rri->ri_NumIndices; i++)
 	{
-		Relation	index = rri->ri_IndexRelationDescs[i];
-
-		can[i] = waits(load, i, &because);
-		if (can[i] || load->is_private)
-			sluice_index_take(index, !can[i] ? SLUICE_INDEX_ROWS : load->is_private ?
-							  SLUICE_INDEX_BUILD : SLUICE_INDEX_MERGE, because);
-		unique |= can[i] && index->rd_index->indisunique;
+		can[i] = waits(load, i, &because[i]);
+		waiting += can[i];
+		unique |= can[i] && rri->ri_IndexRelationDescs[i]->rd_index->indisunique;
 	}
 	for (int i = 0; i < rri->ri_NumIndices; i++)
 	{
 		Relation	index = rri->ri_IndexRelationDescs[i];
+		bool		appends = can[i] && start_append(load, i, waiting);
 
+		if (!appends && (can[i] || load->is_private))
+			sluice_index_take(index, !can[i] ? SLUICE_INDEX_ROWS : load->is_private ?
+							  SLUICE_INDEX_BUILD : SLUICE_INDEX_MERGE, because[i]);
 		if (can[i] || (unique && index->rd_index->indimmediate))
 		{
-			if (can[i])
+			if (can[i] && !appends)
 				load->deferred = lappend_oid(load->deferred, RelationGetRelid(index));
-			else
+			else if (!can[i])
 			{
 				load->late = lappend_oid(load->late, RelationGetRelid(index));
 				if (load->merges)
@@ -155,18 +247,6 @@ defer(IndexWriter *load)
 	}
 	rri->ri_NumIndices = kept;
 	MemoryContextSwitchTo(old);
-}
-
-/* Whether some columns of the index have values of variable length. */
-static bool
-has_long_keys(Relation index)
-{
-	for (int i = 0; i < IndexRelationGetNumberOfAttributes(index); i++)
-	{
-		if (TupleDescAttr(RelationGetDescr(index), i)->attlen == -1)
-			return true;
-	}
-	return false;
 }
 
 /*
@@ -194,9 +274,12 @@ sluice_index_start_merge(IndexWriter *load, List *ascending)
 	return load->deferred != NIL;
 }
 
-/* Called when these rows are in the table, but in no index yet. */
+/*
+ * Called when these rows are in the table, but in no index yet, like those
+ * that follow: `left` rows altogether.
+ */
 void
-sluice_index_defer_rows(IndexWriter *load, const PlacedRow *rows, int count)
+sluice_index_defer_rows(IndexWriter *load, const PlacedRow *rows, int count, int left)
 {
 	for (int i = 0; i < count; i++)
 		load->has_long_rows |= rows[i].len > LONG_ROW;
@@ -205,10 +288,16 @@ sluice_index_defer_rows(IndexWriter *load, const PlacedRow *rows, int count)
 		 RelationGetNumberOfBlocks(load->rri->ri_RelationDesc) > sluice_threshold(SMALL_TABLE)))
 	{
 		load->decided = true;
-		load->first_waiting = load->used;
+		load->first_waiting = load->apart = load->used;
 		defer(load);
 	}
-	if (!load->decided || load->deferred != NIL)
+	if (load->appended && load->ahead == 0)
+	{
+		append_rows(load, rows, left);
+		load->ahead = left;
+	}
+	load->ahead -= Min(load->ahead, count);
+	if (!load->decided || load->deferred != NIL || load->appended)
 		sluice_index_note_rows(load, rows, count);
 	load->waited += count;
 }
@@ -473,7 +562,7 @@ empty_index(IndexWriter *load, Oid indexid, SluiceIndexOld *old)
 	Relation	index = index_open(indexid, AccessExclusiveLock);
 	bool		can = index->rd_refcnt == 1 &&
 		!(index->rd_index->indisunique && load->has_long_rows && load->duplicates == NULL &&
-		  has_long_keys(index));
+		  sluice_index_has_long_keys(index));
 
 	if (can)
 	{
@@ -595,7 +684,7 @@ static void
 list_built(SluiceIndexBuilt *built, int count, Oid indexid, const SluiceIndexOld *old)
 {
 	Relation	index = index_open(indexid, NoLock);
-	bool		long_keys = has_long_keys(index);
+	bool		long_keys = sluice_index_has_long_keys(index);
 
 	index_close(index, NoLock);
 	built[count].index = indexid;
@@ -762,6 +851,17 @@ any_is_ranked(Relation heap, const SluiceIndexBuilt *built, int count)
 	return ranked;
 }
 
+/*
+ * Inserts the missing entries into the index that leaves were appended to,
+ * which cannot get a new file. An error names a row with a duplicate key in
+ * this index, whatever others find.
+ */
+static void
+insert_rest(IndexWriter *load)
+{
+	insert_entries(load, list_make1_oid(load->appended->index), load->appended->batch, NULL, InvalidOid);
+}
+
 /* Completes the indexes that have waited. */
 static void
 finish_waiting(IndexWriter *load, int workers, int most)
@@ -779,6 +879,8 @@ finish_waiting(IndexWriter *load, int workers, int most)
 
 		if (empty_index(load, lfirst_oid(lc), load->merges && !load->disturbed ? &old : NULL))
 			list_built(built, count++, lfirst_oid(lc), &old);
+		else if (load->appended && load->appended->index == lfirst_oid(lc))
+			insert_rest(load);
 		else
 			others = lappend_oid(others, lfirst_oid(lc));
 	}
@@ -830,16 +932,20 @@ open_again(IndexWriter *load, List *indexes)
 void
 sluice_index_finish_deferred(IndexWriter *load, int workers, int most)
 {
-	Assert(load->sorted == NULL);
+	bool		appended = end_append(load);
+
+	Assert(load->sorted == NULL && load->ahead == 0);
 	/*
 	 * If the command ID has changed, another command may have put rows into
 	 * the table.
 	 */
 	load->disturbed = GetCurrentCommandId(false) != load->cid;
-	if (load->deferred == NIL || load->used == 0)
+	if ((load->deferred == NIL && load->late == NIL) || load->used == 0)
 		return;
 	close_waiting(load);
 	finish_waiting(load, workers, most);
 	open_again(load, load->deferred);
 	open_again(load, load->late);
+	if (appended)
+		open_again(load, list_make1_oid(load->appended->index));
 }

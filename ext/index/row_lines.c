@@ -48,8 +48,8 @@ store_lines(IndexWriter *load, InsertedRows *rows, const PlacedRow *placed, int 
  * Whether the rows continue the last range: their lines follow, and no place
  * is left between the two. Rows that get other entries as soon as they are in
  * the table come one block at a time, and a range for each block would take as
- * much memory as the table has blocks. The first rows that wait for the end
- * begin a new range.
+ * much memory as the table has blocks. The first rows without an entry in some
+ * index begin a new range.
  */
 static bool
 continue_range(const IndexWriter *load, const PlacedRow *placed)
@@ -59,7 +59,7 @@ continue_range(const IndexWriter *load, const PlacedRow *placed)
 	BlockNumber end = ItemPointerGetBlockNumber(&last->last);
 	OffsetNumber offset = ItemPointerGetOffsetNumber(&placed[0].tid);
 
-	return load->used > load->first_waiting &&
+	return load->used > load->apart &&
 		last->line > 0 && last->further == NULL &&
 		placed[0].line == last->line + last->count &&
 		(block == end ? offset == ItemPointerGetOffsetNumber(&last->last) + 1 :

@@ -249,7 +249,7 @@ sluice_sorted_insert_open(ResultRelInfo *rri, CopyFromState cstate, Size memory)
 			sluice_index_take_of_leaf(index, way, because) : sluice_index_take(index, way, because);
 		if (way == SLUICE_INDEX_LEAVES)
 			extend->append[i] = sluice_unique_append_open(rri->ri_RelationDesc, index, info,
-														 attributes, memory, taken[i]);
+														 attributes, memory, false, taken[i]);
 		if (index->rd_rel->relam != BTREE_AM_OID ||
 			(way != SLUICE_INDEX_SORTED && (way != SLUICE_INDEX_LEAVES || !sluice_index_unique_waits(index))))
 			continue;

@@ -10,7 +10,9 @@
  *    merge    the same for a table that had rows, once it has grown enough
  *             (merge.c)
  *    leaves   unique, keys above all others: whole leaves after the last one
- *             (unique_append.c); other entries as `sorted`
+ *             (unique_append.c); other entries as `sorted`. Also where only
+ *             this transaction can reach the table, instead of the only
+ *             `build`; other keys then make it one (deferred.c)
  *    sorted   many entries at a time, in the index's order (sorted_insert.c):
  *             those of a leaf together (btree_merge.c); those of a page of a
  *             GIN or hash index together (gin_merge.c, hash_merge.c)
@@ -181,6 +183,7 @@ why_not_other_method(Relation index, bool is_private)
  * Returns the fastest way for the index, and describes its attributes for the
  * core. Sets *because to the reason why a faster way is not possible, or to
  * NULL. This is the rule: it holds for a load that is long enough for the way.
+ * In a private table, see also sluice_index_way_beside().
  */
 IndexStrategy
 sluice_index_way(Relation heap, Relation index, IndexInfo *info, bool is_private,
@@ -197,13 +200,37 @@ sluice_index_way(Relation heap, Relation index, IndexInfo *info, bool is_private
 	if (is_private)
 	{
 		*because = why_not_built(heap, index, info);
-		return *because ? SLUICE_INDEX_ROWS : SLUICE_INDEX_BUILD;
+		if (*because)
+			return SLUICE_INDEX_ROWS;
+		/* A long key might not fit, and then the row is rejected when all are in. */
+		return why_not_leaves(index, attributes) == NULL && !sluice_index_has_long_keys(index) ?
+			SLUICE_INDEX_LEAVES : SLUICE_INDEX_BUILD;
 	}
 	*because = why_not_leaves(index, attributes);
 	if (*because == NULL)
 		return SLUICE_INDEX_LEAVES;
 	return index->rd_index->indisunique && !sluice_index_unique_waits(index) ?
 		SLUICE_INDEX_ROWS : SLUICE_INDEX_SORTED;
+}
+
+/* Returns how many indexes of a private table can wait for the end. */
+static int
+count_waiting(Relation heap, List *indexes)
+{
+	int			waiting = 0;
+	ListCell   *lc;
+
+	foreach(lc, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
+		SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
+		const char *because;
+
+		waiting += sluice_index_way(heap, index, BuildIndexInfo(index), true, attributes,
+									&because) != SLUICE_INDEX_ROWS;
+		index_close(index, AccessShareLock);
+	}
+	return waiting;
 }
 
 /*
@@ -217,9 +244,11 @@ pgsluice_index_ways(PG_FUNCTION_ARGS)
 	Relation	heap = relation_open(PG_GETARG_OID(0), AccessShareLock);
 	bool		is_private = PG_GETARG_BOOL(1) && heap->rd_rel->relkind != RELKIND_PARTITIONED_TABLE;
 	ReturnSetInfo *rsinfo = sluice_begin_rows(fcinfo, 3);
+	List	   *indexes = RelationGetIndexList(heap);
+	int			waiting = is_private ? count_waiting(heap, indexes) : 0;
 	ListCell   *lc;
 
-	foreach(lc, RelationGetIndexList(heap))
+	foreach(lc, indexes)
 	{
 		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
 		SluiceIndexAttribute attributes[INDEX_MAX_KEYS];
@@ -230,6 +259,7 @@ pgsluice_index_ways(PG_FUNCTION_ARGS)
 
 		way = sluice_index_way(heap, index, BuildIndexInfo(index), is_private, attributes,
 							   &because);
+		way = sluice_index_way_beside(way, waiting);
 		values[0] = ObjectIdGetDatum(RelationGetRelid(index));
 		values[1] = CStringGetTextDatum(sluice_index_way_names[way]);
 		values[2] = because ? CStringGetTextDatum(because) : (Datum) 0;

@@ -1,8 +1,8 @@
 /*
- * Unique indexes of a table that other sessions can reach. If the keys of all
- * rows that were inserted together are above those in the index, their entries
- * go to the right-hand edge in key order. Serial keys and timestamps are the
- * usual case.
+ * Unique indexes whose keys ascend. If the keys of all rows that were inserted
+ * together are above those in the index, their entries go to the right-hand
+ * edge in key order. Serial keys and timestamps are the usual case. Other
+ * sessions may reach the table; where none can, see also deferred.c.
  *
  * That is done for all rows of the batch or for none. It never rejects a row:
  * without an equal key among them or in the index no entry can be a duplicate.
@@ -52,6 +52,7 @@ struct UniqueAppend
 	uint32		longest;		/* rows of up to this many bytes have no entry that is too large */
 	Size		memory;			/* for the entries of a batch */
 	bool		integer;		/* one key column, ordered as its integer is, ascending */
+	bool		whole;			/* each batch must be appended, however small it is */
 	IndexUse *taken;
 	int			pause;			/* batches that are still to be skipped */
 	int			next_pause;		/* the last pause, in batches; 0 if the last attempt succeeded */
@@ -78,16 +79,20 @@ open_core(UniqueAppend *append)
 	sluice_index_open_sorter(&append->build, append->memory);
 }
 
-/* Prepares an index whose way is SLUICE_INDEX_LEAVES. */
+/*
+ * Prepares an index whose way is SLUICE_INDEX_LEAVES. `whole`: the caller gives
+ * up once a batch is not appended, so none is left out because it is small.
+ */
 UniqueAppend *
 sluice_unique_append_open(Relation heap, Relation index, IndexInfo *info,
-						 const SluiceIndexAttribute *attributes, Size memory, IndexUse *taken)
+						 const SluiceIndexAttribute *attributes, Size memory, bool whole, IndexUse *taken)
 {
 	UniqueAppend *append = palloc0(sizeof(UniqueAppend));
 
 	append->build.heap = heap;
 	append->build.index = index;
 	append->build.info = info;
+	append->whole = whole;
 	append->taken = taken;
 	append->memory = memory;
 	memcpy(append->build.attributes, attributes, sizeof(append->build.attributes));
@@ -296,7 +301,7 @@ sluice_unique_append_rows(UniqueAppend *append, const PlacedRow *rows, int count
 	MemoryContext caller;
 	bool		done;
 
-	if (count < (int) sluice_threshold(SLUICE_INDEX_FEWEST))
+	if (!append->whole && count < (int) sluice_threshold(SLUICE_INDEX_FEWEST))
 	{
 		if (append->taken->because == NULL)
 			append->taken->because = "some rows came in small batches";

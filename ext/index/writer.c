@@ -7,7 +7,8 @@
  *   sorted           many entries, in the index's order (sorted_insert.c): those of a leaf of a B-tree together
  *                    (btree_merge.c), or each by the access method; those of a page of a GIN or hash index
  *                    together (gin_merge.c, hash_merge.c)
- *   whole leaves     after the last leaf of a B-tree (btree_append.c; in a unique one, unique_append.c)
+ *   whole leaves     after the last leaf of a B-tree (btree_append.c; in a unique one, unique_append.c, and in
+ *                    one of a table that only this transaction can reach, deferred.c)
  *   merge, build     a new file, when all rows are in (deferred.c, merge.c)
  *
  * strategy.c has the rule that says which way an index gets, and index_report.c reports what was done.
@@ -262,7 +263,7 @@ sluice_index_rows(IndexWriter *writer, const NewRows *rows)
 	{
 		count = rows_together(rows, first, row_work);
 		if (deferred)
-			sluice_index_defer_rows(writer, rows->placed + first, count);
+			sluice_index_defer_rows(writer, rows->placed + first, count, rows->count - first);
 		/* Some indexes may have been left for the end: check again. */
 		row_work = needs_row_work(writer);
 		for (int i = first; i < first + count && row_work; i++)

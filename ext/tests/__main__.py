@@ -52,7 +52,7 @@ VERSION = {
 # collation provider, 18 stores collations in another way, and on 18 `rejects` tests the insertion of rows that may be duplicates.
 ENDS = {
     "blocks": {16}, "foreign_key_sessions": (), "foreign_keys": (), "index_build.Index": {17, 18}, "index_crash.Keyed": (), "index_crash.Several": (),
-    "index_crash.Sorted": (), "index_gin.GinLogged": (), "index_hash.HashLogged": (), "index_leaves.Appended": (), "index_live.Live": (),
+    "index_crash.Sorted": (), "index_gin.GinLogged": (), "index_hash.HashLogged": (), "index_in_order.InOrder": (), "index_leaves.Appended": (), "index_live.Live": (),
     "other_libraries": (), "rejects": {18}, "routes": {16}, "security": (), "small": (), "workers": (),
 }
 

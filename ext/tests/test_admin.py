@@ -335,7 +335,7 @@ class Seen(OnCluster):
         """An index build is shown to the user who ran the statement, and not to the owner of the table, as whom the server runs it."""
         self.sql("CREATE ROLE owner; CREATE ROLE loader LOGIN IN ROLE pg_read_server_files; CREATE TABLE owned (a int PRIMARY KEY);"
                  "ALTER TABLE owned OWNER TO owner; GRANT INSERT, TRUNCATE ON owned TO loader")
-        path = self.cluster.file("rows", b"".join(b"%d\n" % n for n in range(100_000)))
+        path = self.cluster.file("rows", b"".join(b"%d\n" % n for n in range(100_000, 0, -1)))
         copy = f"SET pgsluice.copy = on; BEGIN; TRUNCATE owned; COPY owned FROM '{path}'; COMMIT"
         self.assertEqual(self.cluster.sql(f"{copy}; SELECT method FROM pgsluice.last_index_build", user="loader"), "sorted")
         for build in (copy, "CREATE INDEX ON owned (a)", "REINDEX TABLE owned"):

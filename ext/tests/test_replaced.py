@@ -60,7 +60,7 @@ class Replaced(unittest.TestCase):
 
     def test_workers_of_indexes_leave(self):
         """In the old session, a COPY that starts workers only for its indexes builds all of them without workers; a new session has workers."""
-        path = self.cluster.file("small", b"".join(b"%d,%d\n" % (i, -i) for i in range(ROWS // 2)))
+        path = self.cluster.file("small", b"".join(b"%d,%d\n" % (i, i - ROWS) for i in reversed(range(ROWS // 2))))
         settings = "SET pgsluice.copy = on; SET pgsluice.workers = 1; SET max_parallel_maintenance_workers = 1; SET enable_seqscan = off"
         copy = (f"BEGIN; TRUNCATE u; COPY u FROM '{path}' WITH (FORMAT csv); COMMIT;"
                 "SELECT workers, (SELECT count(*) FROM u WHERE a >= 0), (SELECT count(*) FROM u WHERE b <= 0) FROM pgsluice.last_index_build")
