@@ -32,9 +32,10 @@
  * each batch has keys above those of the index, this rejects no row, so it does
  * not matter that indexes which cannot be built wait (`late`). With the first
  * batch that has not, the index waits for the end, and is built from all rows:
- * what was appended is in the file that is replaced. If the file cannot be replaced then, only the rows from that batch
- * on get entries. This is for files that are new in the subtransaction: a
- * rollback removes what was appended.
+ * what was appended is in the file that is replaced. If the file cannot be
+ * replaced then, only the rows from that batch on get entries. Leaves are only
+ * appended to files that are new in the subtransaction: a rollback removes
+ * them.
  *
  * UNLOGGED tables are taken only if their files are new in this transaction:
  * may_have_new_files() in writer.c gives the reason.

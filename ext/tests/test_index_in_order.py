@@ -13,7 +13,7 @@ TABLE = "CREATE TABLE t (a int PRIMARY KEY, b text, c bigint, d text); CREATE IN
 
 
 def in_order(count):
-    """CSV lines with both keys in order, so wide that indexes wait from about the ten thousandth row on."""
+    """CSV lines with keys in order, so wide that indexes wait from about the ten thousandth row on."""
     return [f"{2 * n + 1},{'abcxyz'[n % 6] * (n % 20)},{10 * n},{'word' * 40} {n}\n" for n in range(count)]
 
 
