@@ -130,7 +130,7 @@ struct IndexWriter
 	CountedRows counted;		/* the batch that was searched last */
 	uint64		waited;			/* rows handed over so far */
 	int			first_waiting;	/* the first batch whose rows wait for the end */
-	int			apart;			/* this batch, once there is one, does not continue the one before it */
+	int			apart;			/* the first batch without entries in some index: it does not continue the one before it */
 	int			used;
 	int			allocated;
 };

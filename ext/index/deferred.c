@@ -109,7 +109,6 @@ typedef struct AppendedIndex
 	Oid			index;
 	UniqueAppend *append;		/* NULL: no more are appended */
 	IndexUse   *taken;
-	int			batch;			/* if it is to be built: the first batch without entries in it */
 } AppendedIndex;
 
 /*
@@ -177,7 +176,7 @@ append_rows(IndexWriter *load, const PlacedRow *rows, int count)
 		return;
 	old = MemoryContextSwitchTo(load->context);
 	end_append(load);
-	appended->batch = load->apart = load->used;
+	load->apart = load->used;
 	appended->taken->rows[SLUICE_INDEX_LEAVES] = 0;
 	appended->taken->way = SLUICE_INDEX_BUILD;
 	load->deferred = lappend_oid(load->deferred, appended->index);
@@ -860,7 +859,7 @@ any_is_ranked(Relation heap, const SluiceIndexBuilt *built, int count)
 static void
 insert_rest(IndexWriter *load)
 {
-	insert_entries(load, list_make1_oid(load->appended->index), load->appended->batch, NULL, InvalidOid);
+	insert_entries(load, list_make1_oid(load->appended->index), load->apart, NULL, InvalidOid);
 }
 
 /* Completes the indexes that have waited. */

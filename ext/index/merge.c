@@ -88,10 +88,11 @@ sluice_index_can_merge(const IndexWriter *load, Relation index)
 	if (!heapkeyspace ||
 		sluice_index_shape(load->rri->ri_RelationDesc, index, false, attributes) != NULL)
 		return false;
+	if (index->rd_index->indisunique && sluice_index_has_long_keys(index))
+		return false;
 	for (int i = 0; index->rd_index->indisunique && i < IndexRelationGetNumberOfAttributes(index); i++)
 	{
-		if (attributes[i].order == SLUICE_ORDER_RANKED ||
-			TupleDescAttr(RelationGetDescr(index), i)->attlen == -1)
+		if (attributes[i].order == SLUICE_ORDER_RANKED)
 			return false;
 	}
 	return true;
